@@ -57,10 +57,11 @@ _FEWEST: Final = 4
 _NO_MIDDLE: Final = 3
 """Of three, two may have been given more: then they are the middle."""
 _WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
-"""Of the SM activity and of the power that a GPU has at work, while it waits for others: NCCL spins on up to 32 of 132
-SMs; GPT-NeoX draws so much at the end of a step (POLCA, ASPLOS 2024)."""
+"""Of the SM activity and of the power that a GPU has at work, while it waits for others: estimates, as there is no
+measurement of both at hand. NCCL's kernels hold a part of the SMs; collectives draw less than computation."""
 _LEAST_DRAWN: Final = float(np.log(1.3))
-"""Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes."""
+"""Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes, as our own worlds
+draw it (judgement: none of the recordings of others has such phases)."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
 _MOST_LONGER: Final = float(np.log(10))

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from detectors.contract import FloatArray
+from detectors.fleet.fleet import Job
 from detectors.straggler.examples import DRAM, POWER, SM, TENSOR, Slow, from_to
+from detectors.straggler.readings import LONG_WORK, MEMORY, SIGNALS
+from detectors.straggler.readings import SM as SM_ROW
+from detectors.straggler.suspects import Suspect
 from detectors.straggler.test_detector import entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN
 from detectors.tapes.gpus import kernel, name
@@ -54,3 +58,25 @@ def test_a_slow_clock_in_a_job_that_only_moves_data_draws_less() -> None:
 def test_a_link_that_was_back_before_explains_nothing() -> None:
     flap = [kernel(400, 2, "mlx5_core: eth4: Link down"), kernel(420, 2, "mlx5_core: eth4: Link up")]
     assert entities(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], logs=flap)) == [ONLY]
+
+
+def _active(at_s: FloatArray, values: FloatArray) -> FloatArray:
+    """Who waits spins on a part of its SMs: the ratio shows less than how much longer the other works."""
+    slow, own = (at_s >= 600) & (at_s < 1320), np.arange(values.shape[1]) == FIRST
+    return np.where(slow & ~own, 0.61, np.where(slow, 0.75, 0.8)) * (1 + 0.001 * np.sin(at_s))
+
+
+def test_sm_activity_of_those_that_wait_is_not_taken_for_work() -> None:
+    spins = {DRAM: from_to(0.3, 0, 1e9, range(32)), SM: _active}
+    assert entities(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.45)], dcgm=spins)) == [ONLY]
+
+
+def test_slow_memory_costs_a_job_what_it_uses_of_it() -> None:
+    """Memory of half the speed in a job that uses it for a quarter of the time, and its SMs for most of it."""
+    own, peers = np.full((2, SIGNALS), np.nan)
+    own[[MEMORY, SM_ROW]], peers[[MEMORY, SM_ROW]] = (0.49, 0.79), (0.25, 0.62)
+    one = Suspect(
+        job=Job("812", ("v001",), 0, 8), entity={"node": "v001", "gpu": 0}, gpus=np.array([FIRST]), how=LONG_WORK, lag=0.87, since=0, looks=8,
+        odd=8, crowd=1, sure=True, clock=1.0, own=own, peers=peers, by_chance="",
+    )  # fmt: skip
+    assert one.costs() == pytest.approx(0.28, abs=0.01)
