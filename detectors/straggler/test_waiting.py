@@ -76,7 +76,7 @@ def test_slow_memory_costs_a_job_what_it_uses_of_it() -> None:
     own, peers = np.full((2, SIGNALS), np.nan)
     own[[MEMORY, SM_ROW]], peers[[MEMORY, SM_ROW]] = (0.49, 0.79), (0.25, 0.62)
     one = Suspect(
-        job=Job("812", ("v001",), 0, 8), entity={"node": "v001", "gpu": 0}, gpus=np.array([FIRST]), how=LONG_WORK, lag=0.87, since=0, looks=8,
-        odd=8, crowd=1, sure=True, clock=1.0, own=own, peers=peers, by_chance="",
+        job=Job("812", ("v001",), 0, 8), entity={"node": "v001", "gpu": 0}, gpus=np.array([FIRST]), how=LONG_WORK,
+        lag=0.87, since=0, looks=8, odd=8, crowd=1, sure=True, clock=1.0, own=own, peers=peers, by_chance="",
     )  # fmt: skip
     assert one.costs() == pytest.approx(0.28, abs=0.01)
