@@ -10,8 +10,9 @@ from prometheus_client.core import Metric
 from detectors.fleet.fleet import KEYS
 from services.kit.series import table
 from services.recording.embedded import fleet_job
-from services.recording.reader import Recording, open_stream, times_of
+from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 from services.sink.naming import Naming
 from services.sink.rows import Entities
 

@@ -16,8 +16,9 @@ from detectors.fleet.fleet import KEYS
 from services.kit.columns import rows_of
 from services.model.fields import FIELDS, NAMES, columns
 from services.recording.model import Job
-from services.recording.reader import Recording, open_stream
+from services.recording.reader import Recording
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 WINDOW_MS: Final = 60_000
 """Several steps of a job."""

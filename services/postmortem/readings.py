@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from detectors.contract import FloatArray, Instant, IntArray
 from services.postmortem.catalogue import Signal
-from services.recording.reader import Recording, open_stream, times_of
+from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 Key = tuple[str, ...]
 

@@ -14,8 +14,9 @@ from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.model import Cluster, Event, Gpu, Job, Label, Link, Manifest, Nic, Node, Topology
 from services.recording.pseudonyms import Pseudonyms
-from services.recording.reader import Recording, open_stream
-from services.recording.schema import NAME, STREAMS, is_name_type
+from services.recording.reader import Recording
+from services.recording.schema import MAX_ROW_GROUP_ROWS, NAME, STREAMS, is_name_type
+from services.recording.stream_file import open_stream, stored
 from services.recording.writer import RecordingWriter
 
 _SHORTEST_SALT = 16
@@ -153,8 +154,9 @@ def _learn(value: Any, names: Pseudonyms, kind: str | None = None) -> None:
 def _learn_stream(recording: Recording, stream: str, names: Pseudonyms) -> None:
     schema = STREAMS[stream]
     wanted = [name for name in schema.key_names if name in _KIND_OF_KEY or name == "job_id"]
-    with open_stream(recording.path / schema.file) as file:
-        for batch in file.iter_batches(columns=wanted):
+    path = recording.path / schema.file
+    with open_stream(path) as file:
+        for batch in stored(file, path, wanted, MAX_ROW_GROUP_ROWS, list(range(file.num_row_groups))):
             for name in wanted:
                 column: Any = batch.column(name)
                 texts = column.dictionary if pa.types.is_dictionary(column.type) else column.unique()

@@ -14,8 +14,9 @@ from detectors.incidents.report import Incident
 from detectors.registry import choose
 from services.kit.columns import rows_of
 from services.recording import model
-from services.recording.reader import Recording, open_stream
+from services.recording.reader import Recording
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 _ROWS = 32_768
 _LINES = 8192

@@ -16,8 +16,11 @@ _UNITS = re.compile(
 
 
 def format_instant(ms: int) -> str:
-    """RFC 3339 in UTC; the milliseconds are written only where there are any."""
-    moment = _EPOCH + timedelta(milliseconds=ms)
+    """RFC 3339 in UTC, its milliseconds only where there are any; the number and its unit where no year has it."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms since 1970"
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{ms % 1000:03d}Z" if ms % 1000 else "Z")
 
 

@@ -19,8 +19,9 @@ from services.recording.importers.contract import Progress, Report, silent
 from services.recording.instants import format_instant
 from services.recording.merge_documents import merged_events, merged_jobs, merged_labels, merged_topology
 from services.recording.merge_parts import MARGIN_MS, Part, Stretch, say_left_out, shared_stretch
-from services.recording.reader import Recording, open_stream
+from services.recording.reader import Recording
 from services.recording.schema import NAME, STREAMS, StreamSchema
+from services.recording.stream_file import open_stream
 from services.recording.windows import Ints, codes_of, windows
 from services.recording.writer import RecordingWriter, sha256_of
 

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar
 
@@ -16,17 +15,16 @@ from pydantic import BaseModel, ValidationError
 
 from services.kit.documents import read_yaml
 from services.kit.errors import UserError
-from services.kit.times import parse_instant
 from services.recording.instants import format_instant
 from services.recording.job_labels import jobs_by_labels
 from services.recording.model import Event, Job, Label, Manifest, Topology
-from services.recording.schema import FORMAT, STREAMS, StreamSchema
+from services.recording.schema import FORMAT, MAX_ROW_GROUP_ROWS, STREAMS, StreamSchema
+from services.recording.stream_file import missing, open_stream, overlaps, stored
 
 Times = NDArray[np.int64]
 
 _Line = TypeVar("_Line", bound=BaseModel)
 _PROBE = 1 << 16  # bytes of lines that are read rather than looked for
-_READ_BUFFER = 1 << 18  # bytes kept per column while streaming, instead of the column's whole chunk
 
 
 def describe(error: ValidationError) -> str:
@@ -135,30 +133,6 @@ def _next_time(file: BinaryIO, end: int) -> int | None:
     return None
 
 
-def open_stream(path: Path) -> pq.ParquetFile:
-    """Return a stream's Parquet file, opened for streaming. UserError: missing, truncated, or with a column twice."""
-    try:
-        file = pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
-    except FileNotFoundError:
-        raise _missing(path) from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"{path}: not a readable Parquet file (truncated?): {' '.join(str(error).split())[:200]}",
-            remedy="copy the file again from where it came from, and check it with `hindcast validate`",
-        ) from error
-    names = file.schema_arrow.names
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        file.close()
-        raise UserError(f"{path}: column {twice!r} occurs twice", remedy="keep one of the two")
-    return file
-
-
-def _missing(path: Path) -> UserError:
-    problem = f"{path}: missing, although recording.yaml lists it"
-    return UserError(problem, remedy="make or copy the recording again, or take it out of the list")
-
-
 def times_of(rows: pa.RecordBatch | pa.Table) -> Times:
     """Return the ``timestamp`` column of rows, which must hold no null, as int64 milliseconds since the epoch."""
     column: Any = rows.column("timestamp").cast(pa.int64())
@@ -183,7 +157,7 @@ class Recording:
         recording = cls(directory, manifest, read_topology(directory))
         for name in (*(STREAMS[stream].file for stream in recording.streams()), *manifest.files):
             if not (directory / name).exists():
-                raise _missing(directory / name)
+                raise missing(directory / name)
         return recording
 
     def streams(self) -> tuple[str, ...]:
@@ -264,9 +238,8 @@ class Recording:
         if listed or "dcgm" not in self.manifest.streams or self._ranks_name_nodes():
             yield from self._listed_jobs()
             return
-        with open_stream(self.path / STREAMS["dcgm"].file) as gpus:
-            named = jobs_by_labels(gpus, self.topology, self.manifest.start, self.manifest.end)
-        yield from named
+        file = self.path / STREAMS["dcgm"].file
+        yield from jobs_by_labels(file, self.topology, self.manifest.start, self.manifest.end)
 
     def _listed_jobs(self) -> Iterator[Job]:
         yield from read_lines(self.path / "jobs.jsonl", Job)
@@ -275,9 +248,10 @@ class Recording:
         """Return whether some step of a rank has its node."""
         if "steps" not in self.manifest.streams:
             return False
-        with open_stream(self.path / STREAMS["steps"].file) as steps:
-            nodes = (steps.read_row_group(group, columns=["node"])["node"] for group in range(steps.num_row_groups))
-            return any(part.null_count < len(part) for part in nodes)
+        path = self.path / STREAMS["steps"].file
+        with open_stream(path) as steps:
+            parts = stored(steps, path, ["node"], MAX_ROW_GROUP_ROWS, list(range(steps.num_row_groups)))
+            return any(part["node"].null_count < len(part) for part in parts)
 
     @property
     def labelled(self) -> bool:
@@ -326,35 +300,6 @@ class _Clock:
             f"{self._path}: row {self.row + index}: timestamp {problem}",
             remedy="`hindcast repair` writes a copy without such rows, in order; `hindcast validate` lists them all",
         )
-
-
-def _milliseconds(value: object) -> int:
-    return parse_instant(value) if isinstance(value, datetime) else int(str(value))
-
-
-def overlaps(file: pq.ParquetFile, group: int, start: int | None, end: int | None) -> bool:
-    """Return whether a row group can have rows with ``start <= timestamp < end`` (ms), by its statistics."""
-    if start is None and end is None:
-        return True
-    index = file.schema_arrow.names.index("timestamp")
-    statistics = file.metadata.row_group(group).column(index).statistics
-    if statistics is None or not statistics.has_min_max:
-        return True
-    first, last = _milliseconds(statistics.min), _milliseconds(statistics.max)
-    return (start is None or last >= start) and (end is None or first < end)
-
-
-def stored(
-    file: pq.ParquetFile, path: Path, names: list[str], max_rows: int, groups: list[int]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a stream's file as they lie there. UserError: they cannot be read."""
-    try:
-        yield from file.iter_batches(max_rows, groups, names, use_threads=False)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"{path}: damaged data: {' '.join(str(error).split())[:200]}",
-            remedy="copy the file again from where it came from, and check it with `hindcast validate`",
-        ) from error
 
 
 def canonical(batch: pa.RecordBatch, schema: StreamSchema, path: Path, *, cut: bool = False) -> pa.RecordBatch:

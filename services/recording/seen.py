@@ -16,8 +16,9 @@ from detectors.fleet.jobs import FIELDS
 from detectors.registry import discover
 from services.recording.faults import FAULTS
 from services.recording.model import Topology
-from services.recording.reader import Recording, open_stream
+from services.recording.reader import Recording
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 _OF: Final = {"bmc": ("node",), "switch": ("switch",), "steps": ("job_id",)}
 """Whose readings a field's are, where it is not all of the keys: one sensor of a node has a state, another none."""

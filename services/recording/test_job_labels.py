@@ -20,15 +20,15 @@ TOPOLOGY = Topology.model_validate(
 )
 
 
-def gpus(path: Path, rows: list[Row], labels: list[str]) -> pq.ParquetFile:
-    """Return a stream with a row at each (minute, node, GPU), with those labels."""
+def gpus(path: Path, rows: list[Row], labels: list[str]) -> Path:
+    """Return the file of a stream with a row at each (minute, node, GPU), with those labels."""
     columns = {
         "timestamp": pa.array([START + minute * MINUTE for minute, *_ in rows], pa.timestamp("ms", tz="UTC")),
         "node": pa.array([node for _, node, _, _ in rows]).dictionary_encode(),
         "gpu": pa.array([gpu for _, _, gpu, _ in rows], pa.uint8()),
     } | {name: pa.array([found.get(name) for *_, found in rows], pa.string()) for name in labels}
     pq.write_table(pa.table(columns), path / "dcgm.parquet", row_group_size=5)
-    return pq.ParquetFile(path / "dcgm.parquet")
+    return path / "dcgm.parquet"
 
 
 def test_pods_of_one_training_job_are_one_job_with_its_nodes_from_first_to_last_reading(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from services.kit.errors import UserError
 from services.recording.cut import clipped
 from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label
-from services.recording.reader import Recording, canonical, open_stream, overlaps, read_lines, stored, times_of, within
+from services.recording.reader import Recording, canonical, read_lines, times_of, within
 from services.recording.repeats import Repeats
 from services.recording.schema import STREAMS, TIMESTAMP, StreamSchema
 from services.recording.spool import Spool
+from services.recording.stream_file import open_stream, overlaps, stored
 
 _ROWS = 65_536
 _REPEATED = "that repeat an earlier one"

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from services.kit.errors import UserError
 from services.recording.instants import format_instant
 from services.recording.model import Manifest, StreamInfo, Topology
-from services.recording.reader import open_stream
 from services.recording.repeats import Ints, Repeats
 from services.recording.schema import MAX_ROW_GROUP_ROWS, STREAMS, StreamSchema, is_name_type
+from services.recording.stream_file import DAMAGED, open_stream, sound
 from services.recording.violation import RowProblems, Violation
 from services.recording.writer import sha256_of
 
@@ -70,11 +70,9 @@ def validate_stream(directory: Path, name: str, manifest: Manifest, known: Known
         checks = _RowChecks(schema, manifest, known)
         try:
             for group in range(file.num_row_groups):
-                for batch in file.iter_batches(
-                    65536, row_groups=[group], columns=["timestamp", *schema.key_names, *schema.required]
-                ):
+                for batch in sound(file, ["timestamp", *schema.key_names, *schema.required], 65536, [group]):
                     checks.batch(batch)
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGED as error:
             yield Violation(schema.file, f"row {checks.row}", f"damaged data: {str(error)[:160]}", _AGAIN)
         yield from checks.problems.violations()
 

@@ -20,8 +20,9 @@ from services.kit.replays import ReplayState
 from services.kit.series import Stream as StreamTable
 from services.kit.series import table
 from services.kit.wire import Origin
-from services.recording.reader import Recording, open_stream, times_of
+from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 from services.sink.encode import Samples
 from services.sink.pages import Catalogue
 from services.sink.scrapes import UNKNOWN_INTERVAL_MS

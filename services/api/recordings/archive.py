@@ -21,8 +21,9 @@ from services.kit.documents import NOT_YAML
 from services.kit.errors import UserError
 from services.kit.problems import RefusedError
 from services.recording.model import Topology
-from services.recording.reader import open_stream, read_manifest, read_topology
+from services.recording.reader import read_manifest, read_topology
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 from services.recording.validate import validate_recording
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")

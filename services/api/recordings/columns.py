@@ -11,8 +11,9 @@ from services.api.models import Entity
 from services.api.recordings.library import Window
 from services.api.recordings.models import Values
 from services.kit.errors import UserError
-from services.recording.reader import Recording, open_stream, times_of
+from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

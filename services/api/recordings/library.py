@@ -25,9 +25,10 @@ from services.kit.errors import UserError
 from services.kit.problems import RefusedError, missing
 from services.kit.times import format_time
 from services.recording import model
-from services.recording.reader import Recording, open_stream, read_lines, read_manifest
+from services.recording.reader import Recording, read_lines, read_manifest
 from services.recording.schema import STREAMS
 from services.recording.seen import coverage_json, coverage_of, seen_in
+from services.recording.stream_file import open_stream
 
 if TYPE_CHECKING:
     from detectors.coverage import Seen

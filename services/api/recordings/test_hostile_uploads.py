@@ -12,11 +12,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from services.api.recordings.test_archive import FILES, zipped
+from tests.mangled import FOUND
 
 _MORE = 120_000_000
 """Bytes that an import may take beyond what the program has before."""
 _NAME = "n" * 10_000_000
 """In an upload of 250 kB."""
+_FOOTER = FOUND / "test_damaged.test_a_damaged_stream" / "a-histogram-of-the-wrong-length"
+"""A footer that ends the process of whoever asks pyarrow for its columns' sizes."""
 _IMPORT = f"""
 import re, resource, sys
 from pathlib import Path
@@ -65,6 +68,7 @@ def test_what_is_small_and_grows_is_refused_or_read_in_little_memory(tmp_path: P
     uploads = {
         "422 topology.json: the name nnn": recording(topology_json=topology),
         "422 dcgm.parquet: column node": recording(dcgm_parquet=named_in_a_stream(2 * _NAME)),
+        "422 dcgm.parquet: not a readable": recording(dcgm_parquet=_FOOTER.read_bytes()),
         "422 the recording is not valid: dcgm.parquet": recording(dcgm_parquet=named_in_a_stream(_NAME)),
         "413 events.jsonl: line 1 is more": recording(events_jsonl=event("m" * 30_000_000)),
         "422 the recording is not valid: events.jsonl": recording(events_jsonl=b"x\n" * 100_000),

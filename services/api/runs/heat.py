@@ -8,8 +8,9 @@ from services.api.recordings.library import Window
 from services.api.recordings.models import Heatmap, HeatRow
 from services.api.runs.models import Finding
 from services.kit.times import parse_time
-from services.recording.reader import Recording, open_stream
+from services.recording.reader import Recording
 from services.recording.schema import STREAMS
+from services.recording.stream_file import open_stream
 
 _UTILISATION = "DCGM_FI_DEV_GPU_UTIL"
 _IDLE_PERCENT = 10.0

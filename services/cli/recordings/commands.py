@@ -127,7 +127,7 @@ def _show(directory: Path) -> None:
 
 
 def _column_count(path: Path) -> int:
-    from services.recording.reader import open_stream
+    from services.recording.stream_file import open_stream
 
     with open_stream(path) as file:
         return len(file.schema_arrow.names)
