@@ -37,12 +37,13 @@ from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdi
 
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
-CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM = range(7)
+CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM, SPENT = range(8)
+"""What is compared; the last is the power by the energy that is spent in the window."""
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
 )  # fmt: skip
-SIGNALS: Final = len(_FIELDS)
+SIGNALS: Final = len(_FIELDS) + 1
 _ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
@@ -62,6 +63,8 @@ measurement of both at hand. NCCL's kernels hold a part of the SMs; collectives 
 _LEAST_DRAWN: Final = float(np.log(1.3))
 """Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes, as our own worlds
 draw it (judgement: none of the recordings of others has such phases)."""
+_LEAST_SPENT: Final = float(np.log(1.1))
+"""Energy is that of whole steps. GPUs of one model draw by 2 to 5 % more or less for the same work."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
 _MOST_LONGER: Final = float(np.log(10))
@@ -70,12 +73,16 @@ _FULL: Final = 0.05
 
 
 class Sums(Columns):
-    """By GPU: the sum of each signal's readings since the window began, and their number.
+    """By GPU: the sum of each signal's readings since the window began, and their number; the energy it had used when
+    it was last read before (`used`, mJ, at `since`, ms), and when it was last read (`at`).
 
     Readings that an exporter repeats count once: what stands still is no news of the GPU.
     """
 
     axis = "dcgm"
+    used: FloatArray = column(np.nan)
+    since: IntArray = column(-1)
+    at: IntArray = column(-1)
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
     BESIDE = ("energy",)
@@ -89,7 +96,9 @@ class Sums(Columns):
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
             gpus = batch.index(here, len(self))
-            fresh = ~self.energy.stands(gpus, reported(batch, _ENERGY, tick, here))
+            used = reported(batch, _ENERGY, tick, here)
+            fresh = ~self.energy.stands(gpus, used)
+            self.at[gpus] = np.where(fresh & np.isfinite(used), batch.at[tick, here], self.at[gpus])
             for row, values in known:
                 now = values[tick][here]
                 finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
@@ -98,9 +107,12 @@ class Sums(Columns):
                 read[gpus] += 1 if whole else finite
 
     def means(self) -> FloatArray:
-        """Return the means (7, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
+        """Return the means (8, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            means = np.where(self.read > 0, self.total / self.read, np.nan)
+            read = np.where(self.read > 0, self.total / self.read, np.nan)
+            spent = np.where(self.since >= 0, (self.energy.used - self.used) / (self.at - self.since), np.nan)
+        self.used[:], self.since[:] = self.energy.used, self.at
+        means = np.concatenate([read, spent[None]])
         means[UTIL] /= 100
         means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
         self.total[:], self.read[:] = 0.0, 0
@@ -108,7 +120,7 @@ class Sums(Columns):
 
 
 def logarithms(means: FloatArray) -> FloatArray:
-    """Return the logarithms (7, GPUs) of what is compared, NaN of GPUs that are not at work."""
+    """Return the logarithms (8, GPUs) of what is compared, NaN of GPUs that are not at work."""
     with np.errstate(invalid="ignore"):
         compared = np.where((means > LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
     result: FloatArray = np.log(compared)
@@ -129,7 +141,7 @@ class Readings(Comparison):
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
         """Compare by the first `ways` of being slow."""
         names = tuple(f"{name}/{way}" for way in range(ways))
-        super().__init__(names, len(_FIELDS), tails, Rises())
+        super().__init__(names, SIGNALS, tails, Rises())
         self._least, self._most_spread = np.log1p(effect_share / 2), effect_share
 
     def _learn_s(self, _look: Look) -> float:
@@ -145,7 +157,8 @@ class Readings(Comparison):
         done = np.fmin(*(look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY)))
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
-            drawn = np.where(apart[POWER] > 0, z[POWER] * _drawn(apart, done) / apart[POWER], np.nan)
+            power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))
+            drawn = np.where(power > 0, sure * _drawn(apart, done) / power, np.nan)
         worked = np.where(np.isfinite(_more_work(apart)), np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
         # A slow clock draws less; to move the same data takes memory as long on any.
         waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
@@ -248,8 +261,10 @@ def _drawn(apart: FloatArray, done: FloatArray) -> FloatArray:
     NaN where that is little, or they do as much as ever (`done`, (n,), beside their habit): nobody waits for them. NaN
     where SM activity is read, which shows better who works.
     """
-    drawn = apart[POWER] - _has_more(apart) - np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
-    counts = np.isnan(apart[SM]) & (drawn >= _LEAST_DRAWN) & (done <= -drawn / 2)
+    read = np.isnan(apart[SPENT])
+    drawn = np.where(read, apart[POWER], apart[SPENT])
+    drawn -= _has_more(apart) + np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
+    counts = np.isnan(apart[SM]) & (drawn >= np.where(read, _LEAST_DRAWN, _LEAST_SPENT)) & (done <= -drawn / 2)
     return np.asarray(np.where(counts, drawn, np.nan))
 
 

@@ -10,7 +10,7 @@ from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import Effect
-from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, TENSOR
+from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, SPENT, TENSOR
 
 PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
@@ -161,7 +161,7 @@ def _compared(suspect: Suspect) -> str:
     first = ("SM", SM) if suspect.how == LONG_WORK else ("tensor", TENSOR)
     known = {f"{word} activity": suspect.ratio(signal) for word, signal in (first, ("memory", MEMORY))}
     if (suspect.how == LONG_WORK and np.isnan(suspect.ratio(SM))) or np.isnan(list(known.values())).all():
-        known["power"] = suspect.ratio(POWER)
+        known["power"] = suspect.ratio(POWER if np.isnan(suspect.ratio(SPENT)) else SPENT)
     known = {words: ratio for words, ratio in known.items() if np.isfinite(ratio)}
     most = max(known, key=known.__getitem__)
     worked = f"{most} {known[most]:.2f} of theirs"

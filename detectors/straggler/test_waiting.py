@@ -1,6 +1,7 @@
 """straggler where activity does not show who works and who waits: by power, among few nodes, in a memory-bound job."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from detectors.contract import FloatArray
 from detectors.fleet.fleet import Job
-from detectors.straggler.examples import DRAM, POWER, SM, TENSOR, Slow, from_to
+from detectors.straggler.examples import DRAM, ENERGY, POWER, SM, TENSOR, Slow, from_to
 from detectors.straggler.readings import LONG_WORK, MEMORY, SIGNALS
 from detectors.straggler.readings import SM as SM_ROW
 from detectors.straggler.suspects import Suspect
@@ -21,19 +22,38 @@ def _none(_at_s: FloatArray, values: FloatArray) -> FloatArray:
     return np.zeros_like(values)
 
 
-def _others_wait(at_s: FloatArray, values: FloatArray) -> FloatArray:
+def _unread(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+    return np.full_like(values, np.nan)
+
+
+def _others_wait(at_s: FloatArray, values: FloatArray, watts: float = 225.0) -> FloatArray:
     works = (at_s < 600) | (at_s >= 1320) | (np.arange(values.shape[1]) == FIRST)
-    return np.where(works, 300, 225) * (values / np.median(values, axis=1, keepdims=True))
+    return np.where(works, 300, watts) * (values / np.median(values, axis=1, keepdims=True))
 
 
-ALONE = {POWER: _others_wait, DRAM: from_to(0.3, 0, 1e9, range(32))}
+def _spent(at_s: FloatArray, values: FloatArray, watts: float = 225.0) -> FloatArray:
+    power = _others_wait(at_s, np.diff(values, axis=0, prepend=0.0), watts)
+    return np.asarray(np.cumsum(1000 * np.diff(at_s, axis=0, prepend=0.0) * power, axis=0))
 
 
-def test_who_draws_the_power_of_work_while_the_others_wait_holds_them_up() -> None:
-    fired = run(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], dcgm=ALONE))[0]
+MOVED = {DRAM: from_to(0.3, 0, 1e9, range(32))}
+ALONE = {POWER: _others_wait, ENERGY: _unread, **MOVED}
+BY_ENERGY = {ENERGY: partial(_spent, watts=250), **MOVED}
+
+
+@pytest.mark.parametrize(("read", "more"), [(ALONE, "power 1.3"), (BY_ENERGY, "power 1.2")])
+def test_who_draws_the_power_of_work_while_the_others_wait_holds_them_up(read: Any, more: str) -> None:
+    fired = run(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], dcgm=read))[0]
     assert (dict(fired.entity), fired.severity) == (ONLY, "page")
-    assert "power 1.3" in fired.summary
+    assert more in fired.summary
     assert "it works longer than its peers" in fired.summary
+
+
+def test_power_at_moments_of_the_step_counts_for_less_than_energy() -> None:
+    training = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)])
+    for power in (partial(_others_wait, watts=250), _others_wait):
+        energy = {} if power is _others_wait else ALONE
+        assert entities(replace(training, dcgm=energy | MOVED | {POWER: power})) == []
 
 
 @pytest.mark.parametrize("changed", [{"felt": "work"}, {"dcgm": ALONE | {SM: from_to(0.8, 0, 1e9, range(32))}}])
