@@ -115,6 +115,10 @@ _KUBELET = re.compile(
     r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
 )
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
+_READINESS = re.compile(
+    r"\bKubelet stopped posting node status|\bNodeNotReady\b|\b(?P<ready>NodeReady)\b", re.IGNORECASE
+)
+"""Reasons of Kubernetes' events of nodes, and the condition's words: exporters of events give the node beside them."""
 _DAEMON = re.compile(r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet)\b(?!.*\b[Ss]tart(?:ed|ing)\b)")
 """Daemons that run on the node itself and log by their own name; that they start follows a boot."""
 _PROGRAM = re.compile(
@@ -170,10 +174,17 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
             for node in expand(found["nodes"]):
                 yield node, state
             return
-    if record.node and record.node in record.message and _taken_out(record.message):
-        yield record.node, "out"
-    elif record.node and _DAEMON.match(record.message):
-        yield record.node, "alive"
+    if record.node and (own := _state_beside(record.node, record.message)):
+        yield record.node, own
+
+
+def _state_beside(node: str, message: str) -> State | None:
+    """Return the state that a line gives the node that it is recorded with, in no form that names it; None for most."""
+    if found := _READINESS.search(message):
+        return "back" if found["ready"] else "down"
+    if node in message and _taken_out(message):
+        return "out"
+    return "alive" if _DAEMON.match(message) else None
 
 
 def _taken_out(message: str) -> bool:

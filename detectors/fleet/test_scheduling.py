@@ -111,6 +111,19 @@ def test_a_line_in_other_words_takes_out_the_node_that_it_names(message: str, ou
     assert states(message, node="v017") == ([("v017", "out")] if out else [])
 
 
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        ("NodeNotReady: Kubelet stopped posting node status (v017)", "down"),
+        ("Kubelet stopped posting node status.", "down"),
+        ("NodeReady", "back"),
+    ],
+)
+def test_an_event_of_kubernetes_is_of_the_node_that_it_is_recorded_with(message: str, state: str) -> None:
+    assert states(message, node="v017") == [("v017", state)]
+    assert states(message) == []
+
+
 def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("slurmctld: error: Nodes v017 not responding", source="job") == []
     assert states("reboot: Restarting system", "kernel", "v003") == [("v003", "out")]

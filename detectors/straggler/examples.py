@@ -138,8 +138,8 @@ def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, 
     own = 1 + 0.02 * cluster.chance("own").standard_normal(clock.shape[1])
     noise = [1 + 0.01 * cluster.chance(word).standard_normal(clock.shape) for word in ("tensor", "dram", "power")]
     slower = longer if training.felt == "clock" else 1.0
-    power = 300 * noise[2] / slower / np.sqrt(step)
     more = longer if training.felt == "work" else 1.0
+    power = 300 * noise[2] / slower * np.sqrt(more / step)  # who has more to do waits less
     return {
         ENERGY: 1000 * training.interval_s * np.cumsum(power, axis=0),
         CLOCK: clock / slower,

@@ -131,6 +131,36 @@ class History(Kept):
         return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(lost)), least, chance)
 
 
+class NodePaces(Kept):
+    """The histories of single nodes: of those whose job nothing names, and who may have been taken for one with others.
+
+    `nodes` are their numbers, ascending, and `values` those of `History`, (nodes, 4, windows).
+    """
+
+    KEPT = ("nodes", "values")
+
+    def __init__(self) -> None:
+        self.nodes: IntArray = np.empty(0, np.int64)
+        self.values: FloatArray = np.empty((0, 4, KEPT))
+
+    def end(self, nodes: IntArray, activity: FloatArray) -> None:
+        """End a window in which these nodes, ascending, had an `activity` as `History` takes it, (3, n)."""
+        values = np.full((len(nodes), 4, KEPT), np.nan)
+        values[:, 1:, 0] = activity.T
+        _, here, there = np.intersect1d(nodes, self.nodes, assume_unique=True, return_indices=True)
+        values[here, :, 1:] = self.values[there, :, :-1]
+        self.nodes, self.values = nodes, values
+
+    def effect(self, node: int, odd: int, windows: int) -> Effect | None:
+        """Return what a node's GPUs lost, as `History.effect` does; None where nothing is known of it."""
+        at = int(np.searchsorted(self.nodes, node))
+        if at == len(self.nodes) or self.nodes[at] != node:
+            return None
+        history = History()
+        history.values = self.values[at]
+        return history.effect(odd, windows, 0.0)
+
+
 def _earlier(logs: FloatArray, during: BoolArray, before: BoolArray) -> FloatArray:
     """Return by how much a figure had moved likewise at each earlier time, after the windows that are in question."""
     last = int(np.flatnonzero(before).max())

@@ -194,7 +194,7 @@ class KnownCauses(Columns):
             return True
         if not len(those):
             return False
-        given_less = len(those) > 1 and self._capped(node, those, np.setdiff1d(peers, those))
+        given_less = len(those) > 1 and self._capped(node, those, self._alike(node, np.setdiff1d(peers, those)))
         if given_less or self._held_with_peers(those, peers):
             return True
         if len(those) > 1 and clock_ratio <= SLOWED:
@@ -211,6 +211,12 @@ class KnownCauses(Columns):
         linked = self.linked_at[mates[mates < self.count]] >= now - _HOLDS_MS
         return bool(2 * np.count_nonzero(named) >= len(those) or linked.any())
 
+    def _alike(self, node: str, those: IntArray) -> IntArray:
+        """Return those GPUs that are of a node's model."""
+        model = {name: facts.get("gpu_model") for name, facts in self._fleet.nodes.items()}
+        same = [model.get(self._layout.names[number]) == model.get(node) for number in self._layout.node[those]]
+        return np.asarray(those[np.array(same, bool)])
+
     def _unread(
         self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant, now: Instant
     ) -> bool:
@@ -226,7 +232,8 @@ class KnownCauses(Columns):
         if self.stated[those].any():
             return False
         at_once = median_of(self.latest[those]) <= HALVED * median_of(self.latest[others])
-        if at_once or clock_ratio <= HALVED:  # a minute's mean shows it later
+        drawn = median_of(self.now[WATTS, those]), median_of(self.now[WATTS, others])
+        if (at_once or clock_ratio <= HALVED) and not drawn[0] > HALVED * drawn[1]:  # a minute's mean shows it later
             return True
         if len(those) == 1 or clock_ratio > NODE_LEFT:
             return False

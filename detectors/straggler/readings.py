@@ -5,11 +5,13 @@ at the same moment and so see the same phase of the step; a node (the median of 
 the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
-  so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do;
+  so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do; a clock far
+  below that of its mates is slow however active it is;
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
-  requests each for itself some have more. Where SM activity is not read, power says who works and who waits;
-- starved (nodes only): the GPUs are idle more than those of other nodes and do as much: the host does not keep up.
+  requests each for itself some have more. Where SM activity is not read, power says who works and who waits. Where
+  tensor activity is not read, a GPU that draws less than it did was not given more work;
+- starved: it is idle more than the others and does as much: the host does not keep up. Who waits in a collective spins.
 
 Who does more work is not slow: a rank that was given longer sequences, or a favoured expert, computes longer while its
 clock, its memory and its chip are as ever. The work done in a second is tensor activity times the clock: between steps
@@ -38,12 +40,14 @@ from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdi
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
 CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM, SPENT = range(8)
+_COPIES: Final = 7  # among the fields that are read
 """What is compared; the last is the power by the energy that is spent in the window."""
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
+    "DCGM_FI_DEV_MEM_COPY_UTIL",
 )  # fmt: skip
-SIGNALS: Final = len(_FIELDS) + 1
+SIGNALS: Final = 8
 _ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
@@ -67,6 +71,11 @@ _LEAST_SPENT: Final = float(np.log(1.1))
 """Energy is that of whole steps. GPUs of one model draw by 2 to 5 % more or less for the same work."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
+_SPARED: Final = float(np.log(0.95))
+"""Who draws less than it did has not been given more to do: the same work, over a longer time, takes less power.
+A whole node may have been given other work: an evaluation."""
+_FAR: Final = float(np.log(1 / 1.15))
+"""Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
 _MOST_LONGER: Final = float(np.log(10))
 _FULL: Final = 0.05
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
@@ -112,7 +121,8 @@ class Sums(Columns):
             read = np.where(self.read > 0, self.total / self.read, np.nan)
             spent = np.where(self.since >= 0, (self.energy.used - self.used) / (self.at - self.since), np.nan)
         self.used[:], self.since[:] = self.energy.used, self.at
-        means = np.concatenate([read, spent[None]])
+        read[MEMORY] = np.where(np.isfinite(read[MEMORY]), read[MEMORY], read[_COPIES] / 100)
+        means = np.concatenate([read[:_COPIES], spent[None]])
         means[UTIL] /= 100
         means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
         self.total[:], self.read[:] = 0.0, 0
@@ -143,6 +153,7 @@ class Readings(Comparison):
         names = tuple(f"{name}/{way}" for way in range(ways))
         super().__init__(names, SIGNALS, tails, Rises())
         self._least, self._most_spread = np.log1p(effect_share / 2), effect_share
+        self._whole_nodes = name == "node"
 
     def _learn_s(self, _look: Look) -> float:
         return _HABIT_S
@@ -154,21 +165,28 @@ class Readings(Comparison):
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax(z[TENSOR], z[MEMORY])
         self._note_work(apart, beside, among, look)
-        done = np.fmin(*(look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY)))
+        moved = {row: look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY, POWER, SPENT)}
+        done = np.fmin(moved[TENSOR], moved[MEMORY])
+        draws = np.where(np.isnan(moved[SPENT]), moved[POWER], moved[SPENT])
+        no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))
             drawn = np.where(power > 0, sure * _drawn(apart, done) / power, np.nan)
-        worked = np.where(np.isfinite(_more_work(apart)), np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
+        worked = np.where(no_more, np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
         # A slow clock draws less; to move the same data takes memory as long on any.
         waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
-        slow = np.where(np.isfinite(waits), np.minimum(-z[CLOCK], waits), -z[CLOCK])
-        score = np.array([slow, worked, np.fmin(-z[BUSY], -z[UTIL])])[:ways]
+        far = (apart[CLOCK] <= _FAR) & ~(np.fmax(apart[TENSOR], apart[MEMORY]) < apart[CLOCK] / 3)
+        slow = np.where(np.isfinite(waits) & ~far, np.minimum(-z[CLOCK], waits), -z[CLOCK])
+        score = np.array([np.where(may, slow, np.nan), np.where(may, worked, np.nan), -z[BUSY]])[:ways]
+        may |= (
+            score[STARVED:].max(axis=0, initial=0.0) > 0
+        )  # who idles in between may run at a higher clock than at work
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
         first = self._from_the_first(beside, look)[:ways]
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
-        return Verdict(np.where(may, score, np.nan), lag, self._least, may, first > 0, since)
+        return Verdict(score, lag, self._least, may, first > 0, since)
 
     def is_new(self, entities: IntArray) -> BoolArray:
         """Return of which entities nothing is known of their own past in their jobs."""
@@ -234,14 +252,13 @@ class Readings(Comparison):
 
 def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), a logarithm; `done` as `_drawn` takes it."""
-    active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), np.fmax(-apart[BUSY], -apart[UTIL])
-    both = np.fmin(-apart[BUSY], -apart[UTIL])
+    active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), -apart[BUSY]
     explained = _explained(apart)
     longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
     longer = np.fmax(longer, _than_who_waits(_drawn(apart, done), _WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
-    starved = np.where((active < -idle / 2) | (both < idle / 3), 0.0, idle)  # who also does less has less to do
+    starved = np.where(active < -idle / 2, 0.0, idle)  # who also does less has less to do
     return np.array([slower, longer, starved])
 
 

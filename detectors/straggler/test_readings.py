@@ -190,10 +190,12 @@ def test_the_only_rank_that_a_node_reports_may_wait_for_a_gpu_that_was_given_mor
     assert [finding for finding in run(replace(uneven, felt="work")) if finding.severity != "info"] == []
 
 
-def test_longer_work_of_a_job_that_uses_no_tensor_cores_may_be_more_work() -> None:
-    slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.15)])
-    assert entities(slow) == [ONLY]
-    assert run(replace(slow, dcgm={TENSOR: lambda _at_s, values: np.zeros_like(values)})) == []
+def test_who_works_longer_in_a_job_that_uses_no_tensor_cores_is_slow_if_it_draws_less_than_it_did() -> None:
+    slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.3)])
+    no_cores = {TENSOR: lambda _at_s, values: np.zeros_like(values)}
+    assert entities(replace(slow, dcgm=no_cores)) == [ONLY]
+    as_before = {ENERGY: lambda at_s, _: np.cumsum(np.full(at_s.shape, 3e6), axis=0)}
+    assert run(replace(slow, dcgm=no_cores | as_before)) == []
 
 
 def test_longer_work_is_seen_by_the_chips_own_activity_where_its_memory_shows_nothing() -> None:

@@ -20,7 +20,7 @@ from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.job_pace import MOST_FELT, History
+from detectors.straggler.job_pace import MOST_FELT, History, NodePaces
 from detectors.straggler.readings import (
     LEAST,
     MEMORY,
@@ -40,6 +40,10 @@ _READS: Final = 4.0
 """Readings of activity alias with the steps: a mean of fewer scatters by as much as work is uneven (a tenth)."""
 _STARVED_TOO: Final = 5.0
 """Wealth (natural logarithm) from which on another host waits too: chance brings it once in a hundred and fifty."""
+_STARVES: Final = 0.5
+"""Of the time at least: pauses of the whole job that scrapes saw unevenly, and of a rank, come once in some minutes."""
+_BY_TURNS: Final = np.uint64(0xFF)
+"""Who waits by turns did so in two of the last eight windows; a pause of the job that scrapes saw unevenly is one."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +130,15 @@ class _Window:
 class Watch(Kept):
     """See the module."""
 
-    KEPT = ("sums", "gpus", "nodes", "_window", "_reads")
+    KEPT = ("sums", "gpus", "nodes", "_paces", "_window", "_reads")
 
     def __init__(self, config: StragglerConfig, fleet: Fleet, layout: GpuLayout) -> None:
         self._config, self._fleet, self._layout = config, fleet, layout
         self.tails = Tails(config.calibration)
         self.sums = Sums()
-        self.gpus = Readings("gpu", 2, self.tails, config.effect_share).along("dcgm")
+        self.gpus = Readings("gpu", 3, self.tails, config.effect_share).along("dcgm")
         self.nodes = Readings("node", 3, self.tails, config.effect_share).along(GPU_NODES)
+        self._paces = NodePaces()
         self._window: int | None = None
         self._reads = 0.0
         """How often GPUs at work were read in the last window."""
@@ -241,7 +246,7 @@ class Watch(Kept):
         found = []
         # A reading is a moment: of pauses, some nodes' scrapes see several in a row that others' do not. What rests on
         # few readings a window has to be odd in more of the windows.
-        duty = np.fmax(1 / (1 + reads), DUTY)
+        duty = np.fmax(1 / (1 + reads), np.where(comparison.how[who] == STARVED, _STARVES, DUTY))
         for place in comparison.over(who, enough - MOST_FELT, WINDOW_S, duty).tolist():
             entity, running = int(who[place]), cast.jobs[job[place]]
             gpus = np.flatnonzero((cast.job >= 0) & (layout.node == entity)) if whole else np.array([entity])
@@ -250,11 +255,15 @@ class Watch(Kept):
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
             moves = 0.0 if how == STARVED else float(np.log1p(lag / them.sizes[place]))
             effect = window.histories[running.job_id].effect(bits, looks, moves)
+            if running.inferred and not whole:  # of several jobs that were taken for one it is its mates that wait
+                effect = self._paces.effect(int(layout.node[entity]), bits, looks) or effect
             if wealth + (effect.felt if effect is not None else 0.0) < enough:
                 continue
             with_it = odd & (job == job[place])
             if how == STARVED:  # hosts that wait for one file system do so by turns, of whatever job
-                with_it |= (odd | (comparison.evidence.wealth[who] >= _STARVED_TOO)) & (comparison.how[who] == STARVED)
+                by_turns = np.bitwise_count(comparison.odd[who] & _BY_TURNS) > 1
+                too = odd | (by_turns & (comparison.evidence.wealth[who] >= _STARVED_TOO))
+                with_it |= too & (comparison.how[who] == STARVED)
             beside = who[with_it]
             found.append(
                 Suspect(
@@ -289,6 +298,11 @@ class Watch(Kept):
         activity = np.where(total > 0, total / np.maximum(known.sum(axis=2), 1), np.nan)
         for place, job in enumerate(cast.jobs):
             histories[job.job_id].end(activity[:, place])
+        inferred = np.flatnonzero([job.inferred and len(job.nodes) > 1 for job in cast.jobs])
+        with_some: BoolArray = np.asarray(known[:, inferred].any(axis=0))
+        nodes = np.flatnonzero(with_some.any(axis=0))
+        its = inferred[with_some[:, nodes].argmax(axis=0)] if len(nodes) else nodes
+        self._paces.end(nodes, by_node[:, its, nodes])
 
 
 def gpus_of(job: Job, layout: GpuLayout) -> IntArray:

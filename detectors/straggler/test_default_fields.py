@@ -1,0 +1,105 @@
+"""straggler on what exporters read by default, and where a job's members are a guess."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detectors.contract import FloatArray
+from detectors.fleet.fleet import INFERRED
+from detectors.spec import configure
+from detectors.straggler.detector import Straggler
+from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.test_detector import UNREAD, entities, run
+from detectors.straggler.test_readings import FIRST, ONLY, SEEN
+from detectors.tapes.gpus import name
+from detectors.tapes.tape import play
+
+BUSY, COPIES = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_MEM_COPY_UTIL"
+BEGUN_S, OVER_S = 600, 1320
+
+
+def _unread(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+    return np.full_like(values, np.nan)
+
+
+def _alike(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+    return np.broadcast_to(np.median(values, axis=1, keepdims=True), values.shape).copy()
+
+
+def _reads(first: float, others: float, before: float) -> Any:
+    """Return a field that reads `before`, and of the first GPU and the others something else while it is slow."""
+
+    def change(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        now = np.where(np.arange(values.shape[1]) == FIRST, first, others)
+        return np.where((at_s >= BEGUN_S) & (at_s < OVER_S), now, before)
+
+    return change
+
+
+STARVED = replace(SEEN, felt="host", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)])
+SLOW_CLOCK = replace(SEEN, felt="clock", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.7)])
+SLOW_MEMORY = replace(SEEN, felt="memory", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.5)])
+DEFAULT: dict[str, Any] = {TENSOR: _unread, DRAM: _unread, COPIES: _reads(30, 20, 30)}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [{}, {BUSY: _reads(0.75, 0.99, 0.99), UTIL: _reads(100, 100, 100), CLOCK: from_to(1700, BEGUN_S, OVER_S, [FIRST])}],
+    ids=["default fields", "a mean beside moments, and a higher clock"],
+)
+def test_one_gpu_that_its_host_keeps_waiting_holds_up_the_job(read: Mapping[str, Any]) -> None:
+    assert entities(replace(STARVED, dcgm=read)) == [ONLY]
+
+
+def test_a_clock_far_below_that_of_its_mates_is_slow_however_active_it_is() -> None:
+    activity = {TENSOR: _alike, DRAM: _alike}
+    assert entities(replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)], dcgm=activity)) == [ONLY]
+
+
+def test_half_a_clock_is_a_brake_only_where_power_is_halved_too() -> None:
+    power = _reads(200, 270, 300)
+    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: power})) == [ONLY]
+    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: _reads(140, 270, 300)})) == []
+
+
+def test_memory_that_is_busy_longer_on_less_power_than_before_is_slow() -> None:
+    assert entities(replace(SLOW_MEMORY, dcgm=DEFAULT)) == [ONLY]
+    as_much = {ENERGY: lambda at_s, _: np.cumsum(np.full(at_s.shape, 3e6), axis=0)}
+    assert [one for one in run(replace(SLOW_MEMORY, dcgm=DEFAULT | as_much)) if one.severity != "info"] == []
+
+
+def test_another_model_with_a_lower_power_limit_was_not_given_less_power() -> None:
+    starved = replace(SEEN, nodes=8, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.3)])
+    tape = tape_of(starved)
+    nodes = [
+        node | {"gpu_model": model, "gpus": [gpu | {"power_limit_w": watts} for gpu in node["gpus"]]}
+        for node, (model, watts) in zip(tape.topology["nodes"], [("V100", 300)] * 4 + [("A100", 400)] * 4, strict=True)
+    ]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, topology=tape.topology | {"nodes": nodes}), [choice])[0]
+    assert [dict(one.entity) for one in found if one.state == "firing"] == [{"node": name(1)}]
+
+
+def test_of_jobs_that_were_taken_for_one_it_is_its_mates_that_wait() -> None:
+    def of_its_node(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where(np.arange(values.shape[1]) // 8 == 1, values, np.median(values[:30], axis=0))
+
+    many = replace(SEEN, nodes=12, felt="clock", slow=[Slow([FIRST], BEGUN_S, 1920, factor=1.3)])
+    tape = tape_of(replace(many, dcgm=dict.fromkeys((TENSOR, DRAM, POWER), of_its_node) | {ENERGY: _unread}))
+    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v001")) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0]
+    assert [(dict(one.entity), one.severity) for one in found if one.state == "firing"] == [(ONLY, "page")]
+    assert "activity is 0.7" in found[0].summary
+
+
+def test_hosts_that_waited_once_do_not_excuse_one_that_waits_from_then_on() -> None:
+    def once(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        node = np.arange(values.shape[1]) // 8
+        return np.where((node != 1) & (at_s >= 300 + 60 * node) & (at_s < 360 + 60 * node), 40, values)
+
+    starved = replace(SEEN, nodes=7, felt="host", slow=[Slow(range(8, 16), 780, 1500, factor=1.3)])
+    assert entities(replace(starved, dcgm={UTIL: once})) == [{"node": name(1)}]
