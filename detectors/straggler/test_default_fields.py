@@ -76,10 +76,12 @@ def test_another_model_with_a_lower_power_limit_was_not_given_less_power() -> No
     tape = tape_of(starved)
     nodes = [
         node | {"gpu_model": model, "gpus": [gpu | {"power_limit_w": watts} for gpu in node["gpus"]]}
-        for node, (model, watts) in zip(tape.topology["nodes"], [("V100", 300)] * 4 + [("A100", 400)] * 4, strict=True)
+        for node, (model, watts) in zip(
+            tape.topology["nodes"], [*[("V100", 300)] * 4, *[("A100", 400)] * 4], strict=True
+        )
     ]
     choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
-    found = play(replace(tape, topology=tape.topology | {"nodes": nodes}), [choice])[0]
+    found = play(replace(tape, topology={**tape.topology, "nodes": nodes}), [choice])[0]
     assert [dict(one.entity) for one in found if one.state == "firing"] == [{"node": name(1)}]
 
 
