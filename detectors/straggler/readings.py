@@ -4,9 +4,9 @@ Readings become means over windows of a minute. A GPU is compared with its node 
 at the same moment and so see the same phase of the step; a node (the median of its GPUs) with the job's other nodes, of
 the same model. Three signatures are looked for:
 
-- slow clock: the clock is lower and, at once, tensor or memory activity is higher. Activity is a share of the cycles,
-  so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do; a clock far
-  below that of its mates is slow however active it is;
+- slow clock: the clock is lower and, at once, tensor, memory or SM activity is higher. Activity is a share of the
+  cycles, so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do; a
+  clock far below that of its mates is slow however active it is;
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
   requests each for itself some have more. Where SM activity is not read, power says who works and who waits. Where
@@ -40,8 +40,9 @@ from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdi
 WINDOW_S: Final = 60
 """Long enough for several steps and for a reading at 60 s scrapes."""
 CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM, SPENT = range(8)
-_COPIES: Final = 7  # among the fields that are read
-"""What is compared; the last is the power by the energy that is spent in the window."""
+"""What is compared; the last is the power by the energy that was used in the window."""
+_INTERFACE: Final = 7
+"""The place among the fields of what says something of memory where `MEMORY` is not read."""
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
@@ -121,8 +122,8 @@ class Sums(Columns):
             read = np.where(self.read > 0, self.total / self.read, np.nan)
             spent = np.where(self.since >= 0, (self.energy.used - self.used) / (self.at - self.since), np.nan)
         self.used[:], self.since[:] = self.energy.used, self.at
-        read[MEMORY] = np.where(np.isfinite(read[MEMORY]), read[MEMORY], read[_COPIES] / 100)
-        means = np.concatenate([read[:_COPIES], spent[None]])
+        read[MEMORY] = np.where(np.isfinite(read[MEMORY]), read[MEMORY], read[_INTERFACE] / 100)
+        means = np.concatenate([read[:_INTERFACE], spent[None]])
         means[UTIL] /= 100
         means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
         self.total[:], self.read[:] = 0.0, 0
@@ -163,7 +164,7 @@ class Readings(Comparison):
         beside = look.signals - look.usual
         may = ~(beside[CLOCK] > self._least)  # else its peers are the slow ones, whatever holds them
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
-        active = np.fmax(z[TENSOR], z[MEMORY])
+        active = np.fmax.reduce(z[[TENSOR, MEMORY, SM]])
         self._note_work(apart, beside, among, look)
         moved = {row: look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY, POWER, SPENT)}
         done = np.fmin(moved[TENSOR], moved[MEMORY])
@@ -179,9 +180,7 @@ class Readings(Comparison):
         far = (apart[CLOCK] <= _FAR) & ~(np.fmax(apart[TENSOR], apart[MEMORY]) < apart[CLOCK] / 3)
         slow = np.where(np.isfinite(waits) & ~far, np.minimum(-z[CLOCK], waits), -z[CLOCK])
         score = np.array([np.where(may, slow, np.nan), np.where(may, worked, np.nan), -z[BUSY]])[:ways]
-        may |= (
-            score[STARVED:].max(axis=0, initial=0.0) > 0
-        )  # who idles in between may run at a higher clock than at work
+        may |= score[STARVED:].max(axis=0, initial=0.0) > 0  # who idles in between may have a higher clock for it
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
         first = self._from_the_first(beside, look)[:ways]

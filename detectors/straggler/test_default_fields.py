@@ -11,7 +11,7 @@ from detectors.contract import FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, SM, TENSOR, UTIL, Slow, from_to, tape_of
 from detectors.straggler.test_detector import UNREAD, entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN
 from detectors.tapes.gpus import name
@@ -54,9 +54,16 @@ def test_one_gpu_that_its_host_keeps_waiting_holds_up_the_job(read: Mapping[str,
     assert entities(replace(STARVED, dcgm=read)) == [ONLY]
 
 
-def test_a_clock_far_below_that_of_its_mates_is_slow_however_active_it_is() -> None:
-    activity = {TENSOR: _alike, DRAM: _alike}
-    assert entities(replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)], dcgm=activity)) == [ONLY]
+@pytest.mark.parametrize(
+    ("factor", "read", "found"),
+    [(1.3, {}, [ONLY]), (1.12, {SM: _reads(0.9, 0.82, 0.85)}, [ONLY]), (1.12, {SM: _reads(0.82, 0.82, 0.85)}, [])],
+    ids=["far below", "its SMs are busy longer", "neither"],
+)
+def test_a_slow_clock_counts_if_it_is_far_below_that_of_its_mates_or_anything_is_busy_longer(
+    factor: float, read: Mapping[str, Any], found: list[Any]
+) -> None:
+    slow = replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=factor)])
+    assert entities(replace(slow, dcgm={TENSOR: _alike, DRAM: _alike, **read})) == found
 
 
 def test_half_a_clock_is_a_brake_only_where_power_is_halved_too() -> None:
