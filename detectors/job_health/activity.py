@@ -1,11 +1,11 @@
 """What the GPUs of jobs do: work, spin in a collective, idle, or are not heard."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import REUSED, Columns, column
+from detectors.core.columns import REUSED, Columns, column, keep_known
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
@@ -18,6 +18,7 @@ FIELDS: Final = {
     "memory": "DCGM_FI_DEV_FB_USED",
     "clock": "DCGM_FI_DEV_SM_CLOCK",
 }
+_ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 _STEP = 0.05
 """How far one point of the grid moves a job's level of power: a minute and a half of steps makes it."""
 _LONG_STEP_MS = 20_000.0
@@ -45,6 +46,8 @@ _READ_AGAIN: Final = 13
 _FREED = 0.5
 """Of the memory in use at work: a process that ends gives all of it back, one that hangs none. Others may follow it."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
+_SPENT_MS = 150_000
+"""Two readings at 60 s scrapes: a mean over longer is of what was before as well."""
 _TOGETHER_MS = 60_000
 """A reading of 60 s scrapes: what stops within it stops at once."""
 _RECENT_MS = 600_000
@@ -57,11 +60,30 @@ class _Readings(Columns):
     tensor: FloatArray = column(np.nan)
     memory: FloatArray = column(np.nan)
     clock: FloatArray = column(np.nan)
+    used: FloatArray = column(np.nan)
+    used_at: IntArray = column(-1)
+    metered: BoolArray = column(False)
+
+    def by_energy(self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray) -> FloatArray:
+        """Return the power (W) of each of `gpus`, an index of n, since the reading before, by the energy `used` (mJ).
+
+        A reading of power, `watts`, is a moment of a step, and may be the same one for minutes. It counts where no
+        energy is read, or none that grows; NaN where the reading before is repeated.
+        """
+        before, spent = self.used[gpus], at - self.used_at[gpus]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = (used - before) / spent
+        grows, moved = (mean > 0) & (spent <= _SPENT_MS), np.isfinite(used) & (used != before)
+        self.metered[gpus] |= grows
+        again = self.metered[gpus] & (used == before)
+        self.used_at[gpus] = np.where(moved, at, self.used_at[gpus])
+        keep_known(self.used, gpus, used)
+        return np.where(again, np.nan, np.where(grows, mean, watts))
 
 
 class Activity(_Readings):
-    """By job: means of its GPUs that are heard (`power`, W; `util`, %; `tensor`, 0 to 1; `memory`, MiB; `clock`, MHz);
-    NaN unknown.
+    """By job: means of its GPUs that are heard (`power`, W, by energy where it is read; `util`, %; `tensor`, 0 to 1;
+    `memory`, MiB; `clock`, MHz); NaN unknown.
 
     `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
     points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that.
@@ -106,6 +128,9 @@ class Activity(_Readings):
                 if field not in batch.sound:
                     continue
                 value, kept = reported(batch, field, tick, here), getattr(self._last, name)
+                if name == "power" and _ENERGY in batch.sound:
+                    used = reported(batch, _ENERGY, tick, here)
+                    value = self._last.by_energy(where, batch.at[tick, here], used, value)
                 fits = value < 1e6  # NaN does not
                 kept[where] = value if np.count_nonzero(fits) == len(fits) else np.where(fits, value, kept[where])
 

@@ -52,3 +52,19 @@ def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
     found = [one for one in run(alone) if one.state == "firing" and one.severity != "info"]
     assert [str(one.entity["job_id"]) for one in found] == hangs
     assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("watts", "hangs"), [(600.0, []), (150.0, ["812"]), (0.0, ["812"])], ids=["works", "waits", "does not count"]
+)
+def test_power_that_is_read_at_the_same_moment_of_each_step_is_no_hang_where_energy_grows_as_ever(
+    watts: float, hangs: list[str]
+) -> None:
+    _, dcgm = tape_of(HUNG).rows
+    power, at_s = dcgm.values["DCGM_FI_DEV_POWER_USAGE"], (dcgm.times - START) / 1000
+    waits_s = at_s[power < 300].min()
+    used = 1000 * ((600.0 if watts else 0.0) * np.minimum(at_s, waits_s) + watts * np.maximum(at_s - waits_s, 0))
+    values = dict(dcgm.values) | {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": used}
+    valid = {field: np.ones(len(power), bool) for field in values}
+    alone = replace(tape_of(HUNG), rows=[replace(dcgm, values=values, valid=valid)])
+    assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs

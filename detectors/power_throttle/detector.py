@@ -154,7 +154,8 @@ class PowerThrottle:
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
             # Whose job has no other node may have set a lower clock for it; nobody does that to one of several.
             job = self._fleet.job_of(node)
-            left = NODE_LEFT if job is not None and len(job.nodes) > 1 else HALVED
+            free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
+            left = HALVED if job is None or len(job.nodes) == 1 or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
             of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing

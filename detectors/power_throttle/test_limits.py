@@ -118,9 +118,17 @@ def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
     assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
 
 
-@pytest.mark.parametrize(("left", "found"), [(0.75, [{"node": name(1)}]), (0.85, [])])
-def test_on_default_fields_a_node_that_has_lost_a_fifth_of_both_is_capped(left: float, found: list[Any]) -> None:
-    tape = tape_of(replace(DEFAULT, brakes=[], minutes=10))
+@pytest.mark.parametrize(
+    ("left", "stated", "found"),
+    [(0.75, False, [{"node": name(1)}]), (0.85, False, []), (0.75, True, []), (0.5, True, [{"node": name(1)}])],
+)
+def test_a_node_that_has_lost_a_fifth_of_both_is_capped_unless_the_driver_gives_no_reason(
+    left: float, stated: bool, found: list[Any]
+) -> None:
+    fields = [*DEFAULT.fields, REASONS] if stated else DEFAULT.fields
+    tape = tape_of(replace(DEFAULT, fields=fields, brakes=[], minutes=10))
+    if stated:
+        tape = changed(tape, REASONS, lambda _s, _node, _gpu, bits: 0 * bits)
     for field in (CLOCK, POWER):
         tape = changed(
             tape, field, lambda s, node, _, values: np.where((node == name(1)) & (s > 300), left * values, values)

@@ -174,7 +174,10 @@ class Readings(Comparison):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))
             drawn = np.where(power > 0, sure * _drawn(apart, done) / power, np.nan)
-        worked = np.where(no_more, np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn), np.nan)
+        # A node that does ten times what the others do works alone: at an evaluation, say.
+        by_itself = np.fmax(apart[MEMORY], apart[SM]) > _MOST_LONGER if self._whole_nodes else False
+        worked = np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn)
+        worked = np.where(no_more & np.logical_not(by_itself), worked, np.nan)
         # A slow clock draws less; to move the same data takes memory as long on any.
         waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
         far = (apart[CLOCK] <= _FAR) & ~(np.fmax(apart[TENSOR], apart[MEMORY]) < apart[CLOCK] / 3)

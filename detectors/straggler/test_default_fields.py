@@ -112,3 +112,19 @@ def test_hosts_that_waited_once_do_not_excuse_one_that_waits_from_then_on() -> N
 
     starved = replace(SEEN, nodes=7, felt="host", slow=[Slow(range(8, 16), 780, 1500, factor=1.3)])
     assert entities(replace(starved, dcgm={UTIL: once})) == [{"node": name(1)}]
+
+
+@pytest.mark.parametrize(("others", "found"), [(0.01, []), (0.2, [{"node": name(1)}])], ids=["it works alone", "slow"])
+def test_a_node_that_works_while_the_others_stand_evaluates(others: float, found: list[Any]) -> None:
+    def less(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        stands = (at_s >= BEGUN_S) & (at_s < OVER_S) & (np.arange(values.shape[1]) // 8 != 1)
+        return np.where(stands, others, np.where(np.arange(values.shape[1]) // 8 == 1, 0.4, values))
+
+    def work(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where((at_s >= BEGUN_S) & (at_s < OVER_S), others, values)
+
+    node = replace(SEEN, felt="memory", only_whole=False, dcgm={DRAM: less, TENSOR: work})
+    tape = tape_of(node)
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    fired = [one for one in play(replace(tape, rows=tape.rows[1:]), [choice])[0] if one.state == "firing"]
+    assert [dict(one.entity) for one in fired] == found
