@@ -60,6 +60,8 @@ _WINDOWS, _LATE_WINDOWS = 8, 3
 _HABIT_S: Final = 240.0
 _FEWEST: Final = 4
 """With fewer, what stands apart and what it stands apart from look alike."""
+_PAIR: Final = 2
+"""The middle of two lies between them. Who works longer of two may serve more requests: half of that rarely counts."""
 _NO_MIDDLE: Final = 3
 """Of three, two may have been given more: then they are the middle."""
 _WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
@@ -186,6 +188,7 @@ class Readings(Comparison):
         may |= score[STARVED:].max(axis=0, initial=0.0) > 0  # who idles in between may have a higher clock for it
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
+        lag[STARVED:] *= np.where(look.middles[1].max(axis=0) == _PAIR, 2.0, 1.0)
         first = self._from_the_first(beside, look)[:ways]
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
         return Verdict(score, lag, self._least, may, first > 0, since)

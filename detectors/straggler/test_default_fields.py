@@ -39,6 +39,10 @@ def _reads(first: float, others: float, before: float) -> Any:
     return change
 
 
+def _of_first(values: FloatArray) -> FloatArray:
+    return np.arange(values.shape[1]) // 8 == 1
+
+
 STARVED = replace(SEEN, felt="host", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)])
 SLOW_CLOCK = replace(SEEN, felt="clock", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.7)])
 SLOW_MEMORY = replace(SEEN, felt="memory", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.5)])
@@ -128,3 +132,10 @@ def test_a_node_that_works_while_the_others_stand_evaluates(others: float, found
     choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
     fired = [one for one in play(replace(tape, rows=tape.rows[1:]), [choice])[0] if one.state == "firing"]
     assert [dict(one.entity) for one in fired] == found
+
+
+def test_of_two_nodes_one_idles_as_much_more_as_the_job_loses() -> None:
+    """The middle of the two, which both are compared with, lies half as far away."""
+    idles = {UTIL: lambda at_s, values: np.where((at_s >= BEGUN_S) & (at_s < OVER_S) & _of_first(values), 55, 100)}
+    starved = replace(SEEN, nodes=2, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.8)])
+    assert entities(replace(starved, dcgm=idles)) == [{"node": name(1)}]
