@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import FloatArray
+from detectors.contract import BoolArray, FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
@@ -39,8 +39,8 @@ def _reads(first: float, others: float, before: float) -> Any:
     return change
 
 
-def _of_first(values: FloatArray) -> FloatArray:
-    return np.arange(values.shape[1]) // 8 == 1
+def _of_second_node(values: FloatArray) -> BoolArray:
+    return np.asarray(np.arange(values.shape[1]) // 8 == 1)
 
 
 STARVED = replace(SEEN, felt="host", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)])
@@ -98,7 +98,7 @@ def test_another_model_with_a_lower_power_limit_was_not_given_less_power() -> No
 
 def test_of_jobs_that_were_taken_for_one_it_is_its_mates_that_wait() -> None:
     def of_its_node(_at_s: FloatArray, values: FloatArray) -> FloatArray:
-        return np.where(np.arange(values.shape[1]) // 8 == 1, values, np.median(values[:30], axis=0))
+        return np.where(_of_second_node(values), values, np.median(values[:30], axis=0))
 
     many = replace(SEEN, nodes=12, felt="clock", slow=[Slow([FIRST], BEGUN_S, 1920, factor=1.3)])
     tape = tape_of(replace(many, dcgm=dict.fromkeys((TENSOR, DRAM, POWER), of_its_node) | {ENERGY: _unread}))
@@ -121,8 +121,8 @@ def test_hosts_that_waited_once_do_not_excuse_one_that_waits_from_then_on() -> N
 @pytest.mark.parametrize(("others", "found"), [(0.01, []), (0.2, [{"node": name(1)}])], ids=["it works alone", "slow"])
 def test_a_node_that_works_while_the_others_stand_evaluates(others: float, found: list[Any]) -> None:
     def less(at_s: FloatArray, values: FloatArray) -> FloatArray:
-        stands = (at_s >= BEGUN_S) & (at_s < OVER_S) & (np.arange(values.shape[1]) // 8 != 1)
-        return np.where(stands, others, np.where(np.arange(values.shape[1]) // 8 == 1, 0.4, values))
+        stands = (at_s >= BEGUN_S) & (at_s < OVER_S) & ~_of_second_node(values)
+        return np.where(stands, others, np.where(_of_second_node(values), 0.4, values))
 
     def work(at_s: FloatArray, values: FloatArray) -> FloatArray:
         return np.where((at_s >= BEGUN_S) & (at_s < OVER_S), others, values)
@@ -136,6 +136,8 @@ def test_a_node_that_works_while_the_others_stand_evaluates(others: float, found
 
 def test_of_two_nodes_one_idles_as_much_more_as_the_job_loses() -> None:
     """The middle of the two, which both are compared with, lies half as far away."""
-    idles = {UTIL: lambda at_s, values: np.where((at_s >= BEGUN_S) & (at_s < OVER_S) & _of_first(values), 55, 100)}
+    idles = {
+        UTIL: lambda at_s, values: np.where((at_s >= BEGUN_S) & (at_s < OVER_S) & _of_second_node(values), 55, 100)
+    }
     starved = replace(SEEN, nodes=2, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.8)])
     assert entities(replace(starved, dcgm=idles)) == [{"node": name(1)}]
