@@ -213,9 +213,10 @@ class KnownCauses(Columns):
 
     def _alike(self, node: str, those: IntArray) -> IntArray:
         """Return those GPUs that are of a node's model."""
-        model = {name: facts.get("gpu_model") for name, facts in self._fleet.nodes.items()}
-        same = [model.get(self._layout.names[number]) == model.get(node) for number in self._layout.node[those]]
-        return np.asarray(those[np.array(same, bool)])
+        nodes = self._fleet.nodes
+        model = nodes.get(node, {}).get("gpu_model")
+        same = np.array([nodes.get(name, {}).get("gpu_model") == model for name in self._layout.names], bool)
+        return np.asarray(those[same[self._layout.node[those]]])
 
     def _unread(
         self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant, now: Instant

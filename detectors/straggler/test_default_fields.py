@@ -13,7 +13,7 @@ from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, SM, TENSOR, UTIL, Slow, from_to, tape_of
 from detectors.straggler.test_detector import UNREAD, entities, run
-from detectors.straggler.test_readings import FIRST, ONLY, SEEN
+from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 from detectors.tapes.gpus import name
 from detectors.tapes.tape import play
 
@@ -128,9 +128,7 @@ def test_a_node_that_works_while_the_others_stand_evaluates(others: float, found
         return np.where((at_s >= BEGUN_S) & (at_s < OVER_S), others, values)
 
     node = replace(SEEN, felt="memory", only_whole=False, dcgm={DRAM: less, TENSOR: work})
-    tape = tape_of(node)
-    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
-    fired = [one for one in play(replace(tape, rows=tape.rows[1:]), [choice])[0] if one.state == "firing"]
+    fired = [one for one in without_steps(node) if one.state == "firing"]
     assert [dict(one.entity) for one in fired] == found
 
 

@@ -15,7 +15,7 @@ from services.recording.importers.contract import Progress, Report, silent
 from services.recording.model import Cluster, Event, Gpu, Job, Label, Link, Manifest, Nic, Node, Topology
 from services.recording.pseudonyms import Pseudonyms
 from services.recording.reader import Recording
-from services.recording.schema import MAX_ROW_GROUP_ROWS, NAME, STREAMS, is_name_type
+from services.recording.schema import NAME, STREAMS, is_name_type
 from services.recording.stream_file import open_stream, stored
 from services.recording.writer import RecordingWriter
 
@@ -156,7 +156,7 @@ def _learn_stream(recording: Recording, stream: str, names: Pseudonyms) -> None:
     wanted = [name for name in schema.key_names if name in _KIND_OF_KEY or name == "job_id"]
     path = recording.path / schema.file
     with open_stream(path) as file:
-        for batch in stored(file, path, wanted, MAX_ROW_GROUP_ROWS, list(range(file.num_row_groups))):
+        for batch in stored(file, path, wanted, 65536, list(range(file.num_row_groups))):
             for name in wanted:
                 column: Any = batch.column(name)
                 texts = column.dictionary if pa.types.is_dictionary(column.type) else column.unique()

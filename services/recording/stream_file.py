@@ -20,8 +20,12 @@ def open_stream(path: Path) -> pq.ParquetFile:
     """Return a stream's Parquet file, opened for streaming. UserError: missing, damaged, or with a column twice."""
     try:
         file = pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False)
-        names = file.schema_arrow.names
-        _look_at_every_chunk(file)
+        try:
+            names = file.schema_arrow.names
+            _look_at_every_chunk(file)
+        except DAMAGED:
+            file.close()
+            raise
     except FileNotFoundError:
         raise missing(path) from None
     except DAMAGED as error:
