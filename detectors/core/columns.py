@@ -35,7 +35,8 @@ def column(blank: float, rows: int | None = None, *, dtype: Any = None) -> Any:
 def keep_known(kept: NDArray[np.float64], where: Any, value: NDArray[np.float64]) -> None:
     """Put readings (n,) into a column, at an index of n of its places; NaN leaves what was there."""
     known = np.isfinite(value)
-    kept[where] = value if np.count_nonzero(known) == len(known) else np.where(known, value, kept[where])
+    if seen := np.count_nonzero(known):
+        kept[where] = value if seen == len(known) else np.where(known, value, kept[where])
 
 
 class Columns(Kept):

@@ -75,6 +75,8 @@ class Readings(Columns):
 
     last: IntArray = column(NEVER)
     gap: FloatArray = column(np.nan)
+    _looked_at = False
+    """All gaps are NaN, as it was looked at since the last reading."""
 
     def take(self, batch: Batch, present: BoolArray | None = None) -> None:
         """Take note of who is heard in a batch; `present` (ticks, entities) is which of its rows count."""
@@ -88,8 +90,14 @@ class Readings(Columns):
 
     def heard(self, entities: Any, at: IntArray) -> None:
         """Take note of a reading at `at` (n,) of each of `entities`, an index of n of them, every one at most once."""
-        self.gap[entities] = np.fmax(self.gap[entities], gap_since(self.last[entities], at))
-        self.last[entities] = at
+        gap = gap_since(self.last[entities], at)
+        self.gap[entities] = gap if self._looked_at else np.fmax(self.gap[entities], gap)
+        self.last[entities], self._looked_at = at, False
+
+    def look(self) -> FloatArray:
+        """Return the gaps, and begin with none."""
+        gaps, self.gap, self._looked_at = self.gap, np.full(len(self), np.nan), True
+        return gaps
 
 
 class Attendance(Columns):
@@ -130,7 +138,7 @@ class Attendance(Columns):
         if not len(readings) or np.maximum.reduce(readings.last) <= looked:  # nobody was heard
             self.gap = np.full(owners, np.nan)
             return
-        gaps, readings.gap = readings.gap, np.full(len(readings), np.nan)
+        gaps = readings.look()
         if owner is None:
             interval = self.gap = gaps
             self.last = readings.last.copy()

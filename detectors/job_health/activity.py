@@ -5,11 +5,12 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import REUSED, Columns, column, keep_known
+from detectors.core.columns import REUSED, Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.fleet.presence import Attendance
+from detectors.signals.energy import Meter
 
 FIELDS: Final = {
     "power": "DCGM_FI_DEV_POWER_USAGE",
@@ -46,8 +47,6 @@ _READ_AGAIN: Final = 13
 _FREED = 0.5
 """Of the memory in use at work: a process that ends gives all of it back, one that hangs none. Others may follow it."""
 _FRESH_INTERVALS, _FRESH_MS = 3.5, 12_000
-_SPENT_MS = 150_000
-"""Two readings at 60 s scrapes: a mean over longer is of what was before as well."""
 _TOGETHER_MS = 60_000
 """A reading of 60 s scrapes: what stops within it stops at once."""
 _RECENT_MS = 600_000
@@ -60,9 +59,12 @@ class _Readings(Columns):
     tensor: FloatArray = column(np.nan)
     memory: FloatArray = column(np.nan)
     clock: FloatArray = column(np.nan)
-    used: FloatArray = column(np.nan)
-    used_at: IntArray = column(-1)
     metered: BoolArray = column(False)
+    BESIDE = ("meter",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
 
     def by_energy(self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray) -> FloatArray:
         """Return the power (W) of each of `gpus`, an index of n, since the reading before, by the energy `used` (mJ).
@@ -70,15 +72,14 @@ class _Readings(Columns):
         A reading of power, `watts`, is a moment of a step, and may be the same one for minutes. It counts where no
         energy is read, or none that grows; NaN where the reading before is repeated.
         """
-        before, spent = self.used[gpus], at - self.used_at[gpus]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = (used - before) / spent
-        grows, moved = (mean > 0) & (spent <= _SPENT_MS), np.isfinite(used) & (used != before)
-        self.metered[gpus] |= grows
-        again = self.metered[gpus] & (used == before)
-        self.used_at[gpus] = np.where(moved, at, self.used_at[gpus])
-        keep_known(self.used, gpus, used)
-        return np.where(again, np.nan, np.where(grows, mean, watts))
+        mean = self.meter.power(gpus, at, used)
+        grows = mean > 0
+        if np.count_nonzero(grows) == len(grows):
+            self.metered[gpus] = True
+            return mean
+        metered = self.metered[gpus] | grows
+        self.metered[gpus] = metered
+        return np.where(metered & (mean == 0), np.nan, np.where(grows, mean, watts))
 
 
 class Activity(_Readings):

@@ -1,11 +1,14 @@
 """The energy that GPUs say they have used: where it stands still, the readings beside it are old ones."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from detectors.contract import BoolArray, FloatArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column, keep_known
+
+_LONG_MS: Final = 150_000
+"""Two readings at 60 s scrapes: a mean over longer is of what was before as well."""
 
 
 class Energy(Columns):
@@ -18,3 +21,26 @@ class Energy(Columns):
         stands = np.asarray(used == self.used[gpus])
         keep_known(self.used, gpus, used)
         return stands
+
+
+class Meter(Energy):
+    """And when that was read (ms; -1 never): what repeats the reading before counts as read when that was."""
+
+    at: IntArray = column(-1)
+
+    def power(self, gpus: Any, at: IntArray, used: FloatArray) -> FloatArray:
+        """Take readings as `stands` does, at `at` (n,); return the mean power (W) of each since the one before.
+
+        It is 0 where that is repeated, and NaN where there is none, or where it was long ago.
+        """
+        before, then = self.used[gpus], self.at[gpus]
+        spent = at - then
+        mean: FloatArray = (used - before) / spent
+        anew = np.isfinite(used) & (mean != 0)
+        if np.count_nonzero(anew) == len(anew):
+            self.used[gpus], self.at[gpus] = used, at
+        else:
+            self.used[gpus], self.at[gpus] = np.where(anew, used, before), np.where(anew, at, then)
+        if np.maximum.reduce(spent, initial=0) > _LONG_MS:
+            mean[(spent > _LONG_MS) & anew] = np.nan
+        return mean

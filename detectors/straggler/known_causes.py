@@ -33,6 +33,8 @@ _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98
 """Clocks move in steps of 15 MHz, a hundredth: two steps are a loss."""
+_LANE: Final = np.array([np.nan, *2.0 ** np.arange(1, 17)])
+"""What a lane of each generation of the host link carries, relative to others; a link of none is not read."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
 _DRAWS: Final = 0.9
 """Of its limit: what a GPU that the limit holds draws on the mean of a minute, with communication in it."""
@@ -121,7 +123,8 @@ class KnownCauses(Columns):
             return reported(batch, name, tick, here)
 
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn, allowed = (row[where] for row in self.now)
+        once = [row[where] for row in self.now]
+        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn, allowed = once
         since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
@@ -135,7 +138,7 @@ class KnownCauses(Columns):
             middle[first] = value[first]
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
-        carries = np.where(busy, np.exp2(np.minimum(gen, 16)) * lanes, np.nan)
+        carries = np.where(busy, _LANE.take(np.minimum(np.fmax(gen, 0), 16).astype(np.int64)) * lanes, np.nan)
         crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")
         retries = of(_REPLAYS)
         if _RECOVERIES in batch.sound:
@@ -164,8 +167,9 @@ class KnownCauses(Columns):
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
         allowed = np.fmax(allowed, limit)
         read = (moved, heat, limit, carried, crc, retries, resent, drawn, allowed)
-        for row, value in zip(self.now, read, strict=True):
-            keep_known(row, where, value)
+        for row, before, value in zip(self.now, once, read, strict=True):
+            if np.count_nonzero(value != before):  # most counts and limits stay what they are
+                keep_known(row, where, value)
         self.at[where] = at
 
     def extend(self) -> None:

@@ -34,7 +34,7 @@ from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.statistics import known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.gpus import reported
-from detectors.signals.energy import Energy
+from detectors.signals.energy import Meter
 from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdict
 
 WINDOW_S: Final = 60
@@ -86,7 +86,7 @@ _FULL: Final = 0.05
 
 class Sums(Columns):
     """By GPU: the sum of each signal's readings since the window began, and their number; the energy it had used when
-    it was last read before (`used`, mJ, at `since`, ms), and when it was last read (`at`).
+    it was last read before (`used`, mJ, at `since`, ms).
 
     Readings that an exporter repeats count once: what stands still is no news of the GPU.
     """
@@ -94,23 +94,20 @@ class Sums(Columns):
     axis = "dcgm"
     used: FloatArray = column(np.nan)
     since: IntArray = column(-1)
-    at: IntArray = column(-1)
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
-    BESIDE = ("energy",)
+    BESIDE = ("meter",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.energy = Energy()
+        self.meter = Meter()
 
     def take(self, batch: Batch) -> None:
         """Add the readings of a batch."""
         known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
         for tick, here in batch.ticks():
             gpus = batch.index(here, len(self))
-            used = reported(batch, _ENERGY, tick, here)
-            fresh = ~self.energy.stands(gpus, used)
-            self.at[gpus] = np.where(fresh & np.isfinite(used), batch.at[tick, here], self.at[gpus])
+            fresh = self.meter.power(gpus, batch.at[tick, here], reported(batch, _ENERGY, tick, here)) != 0
             for row, values in known:
                 now = values[tick][here]
                 finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
@@ -122,8 +119,8 @@ class Sums(Columns):
         """Return the means (8, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
         with np.errstate(invalid="ignore", divide="ignore"):
             read = np.where(self.read > 0, self.total / self.read, np.nan)
-            spent = np.where(self.since >= 0, (self.energy.used - self.used) / (self.at - self.since), np.nan)
-        self.used[:], self.since[:] = self.energy.used, self.at
+            spent = np.where(self.since >= 0, (self.meter.used - self.used) / (self.meter.at - self.since), np.nan)
+        self.used[:], self.since[:] = self.meter.used, self.meter.at
         read[MEMORY] = np.where(np.isfinite(read[MEMORY]), read[MEMORY], read[_INTERFACE] / 100)
         means = np.concatenate([read[:_INTERFACE], spent[None]])
         means[UTIL] /= 100
