@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 pytest.register_assert_rewrite("detectors.laws")  # a law that is broken shows the findings that differ
 
@@ -39,6 +40,19 @@ class _ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid if nodeid.startswith(_BY_TEST) else nodeid.partition("::")[0]
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Go on without the test that ended a worker: it failed. xdist would run it again, and end the next ones."""
+        work = self.assigned_work.pop(node)
+        left = [(scope, test) for scope, tests in work.items() for test, done in tests.items() if not done]
+        if not left:
+            return None
+        scope, ended_it = left[0]
+        work[scope][ended_it] = True
+        self.workqueue.update((scope, tests) for scope, tests in work.items() if not all(tests.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended_it
 
 
 @pytest.hookimpl(optionalhook=True)
