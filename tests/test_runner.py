@@ -1,5 +1,6 @@
 """The test runner itself: `conftest.py` in the root."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,8 +15,9 @@ def test_one_that_ends_its_worker_fails_once_and_all_others_run(tmp_path: Path) 
         "def test_a(): pass\ndef test_b(): __import__('os').abort()\ndef test_c(): pass\n"
     )
     (tmp_path / "test_there.py").write_text("def test_d(): pass\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "no:cacheprovider", "-n", "2", "."]
+    fewer = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    answer = subprocess.run(command, cwd=tmp_path, env=fewer, capture_output=True, text=True, check=False)
     assert answer.returncode == 1
     assert "1 failed, 3 passed" in answer.stdout
     assert "test_here.py::test_b" in answer.stdout
