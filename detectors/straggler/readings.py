@@ -43,6 +43,8 @@ CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM, SPENT = range(8)
 """What is compared; the last is the power by the energy that was used in the window."""
 _INTERFACE: Final = 7
 """The place among the fields of what says something of memory where `MEMORY` is not read."""
+_INSTEAD: Final = ((MEMORY, _INTERFACE), (BUSY, UTIL))
+"""What profiling measures, and what stands for it where it never did: another measure, which no habit passes on to."""
 _FIELDS: Final = (
     "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
@@ -86,7 +88,7 @@ _FULL: Final = 0.05
 
 class Sums(Columns):
     """By GPU: the sum of each signal's readings since the window began, and their number; the energy it had used when
-    it was last read before (`used`, mJ, at `since`, ms).
+    it was last read before (`used`, mJ, at `since`, ms), and what of `_INSTEAD` was ever `profiled`.
 
     Readings that an exporter repeats count once: what stands still is no news of the GPU.
     """
@@ -96,6 +98,7 @@ class Sums(Columns):
     since: IntArray = column(-1)
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
+    profiled: BoolArray = column(False, len(_INSTEAD))
     BESIDE = ("meter",)
 
     def __init__(self) -> None:
@@ -121,10 +124,11 @@ class Sums(Columns):
             read = np.where(self.read > 0, self.total / self.read, np.nan)
             spent = np.where(self.since >= 0, (self.meter.used - self.used) / (self.meter.at - self.since), np.nan)
         self.used[:], self.since[:] = self.meter.used, self.meter.at
-        read[MEMORY] = np.where(np.isfinite(read[MEMORY]), read[MEMORY], read[_INTERFACE] / 100)
+        read[[UTIL, _INTERFACE]] /= 100
+        for profiled, (row, instead) in zip(self.profiled, _INSTEAD, strict=True):
+            profiled |= np.isfinite(read[row])
+            read[row] = np.where(profiled, read[row], read[instead])
         means = np.concatenate([read[:_INTERFACE], spent[None]])
-        means[UTIL] /= 100
-        means[BUSY] = np.where(np.isfinite(means[BUSY]), means[BUSY], means[UTIL])
         self.total[:], self.read[:] = 0.0, 0
         return means
 

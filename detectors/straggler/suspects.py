@@ -162,11 +162,11 @@ def _compared(suspect: Suspect) -> str:
     known = {f"{word} activity": suspect.ratio(signal) for word, signal in (first, ("memory", MEMORY))}
     if (suspect.how == LONG_WORK and np.isnan(suspect.ratio(SM))) or np.isnan(list(known.values())).all():
         known["power"] = suspect.ratio(POWER if np.isnan(suspect.ratio(SPENT)) else SPENT)
-    known = {words: ratio for words, ratio in known.items() if np.isfinite(ratio)}
-    most = max(known, key=known.__getitem__)
-    worked = f"{most} {known[most]:.2f} of theirs"
+    ratio, most = max(((ratio, words) for words, ratio in known.items() if np.isfinite(ratio)), default=(0.0, ""))
+    worked = [f"{most} {ratio:.2f} of theirs"] if most else []
     if suspect.how == SLOW_CLOCK:
-        return f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz, {worked}"
+        slow = f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz"
+        return ", ".join([slow, *worked])
     if suspect.how == LONG_WORK:
-        return f"{worked}: it works longer than its peers for the same step"
+        return ": ".join([*worked, "it works longer than its peers for the same step"])
     return f"busy {100 * own[BUSY]:.0f} % of the time, its peers {100 * peers[BUSY]:.0f} %, at the same clock"

@@ -139,3 +139,15 @@ def test_of_two_nodes_one_idles_as_much_more_as_the_job_loses() -> None:
     }
     starved = replace(SEEN, nodes=2, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.8)])
     assert entities(replace(starved, dcgm=idles)) == [{"node": name(1)}]
+
+
+def test_profiling_that_stops_on_one_node_is_no_change_of_its_work() -> None:
+    """The memory interface's utilisation (%) is another measure than DRAM activity, and GPU_UTIL than the engine's."""
+
+    def until_then(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where((at_s >= BEGUN_S) & _of_second_node(values), np.nan, values)
+
+    read = dict.fromkeys((TENSOR, DRAM, SM), until_then) | {COPIES: lambda _, values: np.full_like(values, 25)}
+    read[BUSY] = lambda at_s, values: until_then(at_s, np.full_like(values, 0.8))
+    fired = [one for one in without_steps(replace(SEEN, nodes=2, slow=[], dcgm=read)) if one.state == "firing"]
+    assert fired == []
