@@ -125,9 +125,9 @@ class Sums(Columns):
             spent = np.where(self.since >= 0, (self.meter.used - self.used) / (self.meter.at - self.since), np.nan)
         self.used[:], self.since[:] = self.meter.used, self.meter.at
         read[[UTIL, _INTERFACE]] /= 100
-        for profiled, (row, instead) in zip(self.profiled, _INSTEAD, strict=True):
-            profiled |= np.isfinite(read[row])
-            read[row] = np.where(profiled, read[row], read[instead])
+        for place, (row, instead) in enumerate(_INSTEAD):
+            self.profiled[place] |= np.isfinite(read[row])
+            read[row] = np.where(self.profiled[place], read[row], read[instead])
         means = np.concatenate([read[:_INTERFACE], spent[None]])
         self.total[:], self.read[:] = 0.0, 0
         return means
