@@ -148,6 +148,26 @@ def unmoved_by_lost_scrapes(choice: Choice, tape: Tape, seed: int = 1) -> None:
     assert lines(alarms) == [], "scrapes that got lost, as they do everywhere, raise an alarm"
 
 
+def unmoved_by_fields_that_stop(choice: Choice, tape: Tape, seed: int) -> None:
+    """Demand that nothing is found where half of the nodes or switches report half of the fields no more.
+
+    Profiling ends where somebody else profiles, sensors and counters with their driver: on some machines, at any time.
+    """
+    chance = np.random.default_rng(seed)
+    rows = []
+    for part in tape.rows:
+        names = sorted(part.values)
+        stopped = set(chance.choice(names, (len(names) + 1) // 2, replace=False)) if len(names) > 1 else set()
+        owner = next(iter(part.keys.values())).codes
+        silent = (chance.random(owner.max(initial=0) + 1) < 0.5)[owner]
+        silent &= part.times >= tape.start + chance.random() * (tape.end - tape.start)
+        valid = {name: known & ~silent if name in stopped else known for name, known in part.valid.items()}
+        rows.append(replace(part, valid=valid))
+    found, _ = play(replace(tape, rows=rows), [choice])
+    alarms = [finding for finding in found if finding.severity != "info"]
+    assert lines(alarms) == [], "that some fields are not read any more raises an alarm"
+
+
 def prompt(choice: Choice, fault: Fault) -> None:
     """Demand that the culprit, and nothing but it, is named within the promised latency."""
     firing = [finding for finding in whole(choice, fault.tape) if finding.state == "firing"]

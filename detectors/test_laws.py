@@ -94,6 +94,13 @@ def test_scrapes_that_get_lost_in_runs_alert_nobody(choice: Choice) -> None:
 
 
 @every_detector
+@pytest.mark.parametrize("seed", range(5))
+def test_fields_that_some_machines_report_no_more_raise_no_alarm(choice: Choice, seed: int) -> None:
+    if choice[0].spec.name != "telemetry_gap":  # which finds just that
+        laws.unmoved_by_fields_that_stop(choice, laws.examples_of(choice[0]).healthy[0], seed)
+
+
+@every_detector
 def test_a_fault_is_named_in_time(choice: Choice) -> None:
     for fault in laws.examples_of(choice[0]).faults:
         laws.prompt(choice, fault)
