@@ -9,7 +9,7 @@ from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.slots import Slots
 from detectors.core.statistics import masked_median
-from detectors.fleet.fleet import Fleet
+from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet
 
 WINDOW_MS: Final = 30_000
 _NOW, _BEFORE = 4, 16
@@ -56,7 +56,7 @@ class Paces(Columns):
         jobs = self.jobs.of(batch.entities)
         self.grow(len(self.jobs))
         with np.errstate(invalid="ignore"):
-            ticks, places = np.nonzero(batch.present & (step > 0) & (step < _LONGEST_S))
+            ticks, places = np.nonzero(batch.present & (step >= SHORTEST_STEP_S) & (step < _LONGEST_S))
         of = jobs[places]
         took = np.minimum(step[ticks, places], self.most[of])
         np.add.at(self.took, of, np.round(took * _MICRO).astype(np.int64))

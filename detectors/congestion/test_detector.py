@@ -331,6 +331,14 @@ def test_what_is_left_of_a_congestion_is_a_quarter_of_it_and_not_any_pause_nearb
     assert (resolved.detected_at - START) / 1000 <= 840 + 300
 
 
+def test_steps_of_no_time_say_nothing_of_what_a_job_loses() -> None:
+    scene = replace(SCENE, minutes=14, gpus=2, kinds=("switch", "steps"))
+    tape = growing(tape_of(scene), "switch", RX, 500, 420, 840, **PORT)
+    unread = changed(tape, "steps", "step_time_s", lambda _, values: np.full_like(values, np.nan))
+    zero = changed(tape, "steps", "step_time_s", lambda _, values: np.where(np.arange(len(values)) % 2, 0.0, 1e-9))
+    assert run(zero) == run(unread)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_jobs_lose_is_the_same_however_their_steps_are_cut_and_carried_over(seed: int) -> None:
     scene = replace(SCENE, minutes=14, gpus=2, kinds=("switch", "steps"))

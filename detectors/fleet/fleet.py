@@ -24,6 +24,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 """The columns that name an entity of each kind, as in the recording format."""
 INFERRED: Final = "inferred-"
 """How the ids of jobs begin that nothing names."""
+SHORTEST_STEP_S: Final = 0.001
+"""What a trainer reports below is no step's time: a counter that has not begun, or one of no work."""
 
 
 @dataclass(frozen=True, slots=True)

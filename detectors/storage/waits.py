@@ -6,6 +6,7 @@ from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
+from detectors.fleet.fleet import SHORTEST_STEP_S
 
 _MICRO = 1e6
 _MOST_S = 86_400.0
@@ -59,7 +60,7 @@ class Waits(Columns):
             return
         wait = batch.sound.get("data_wait_s", np.full(step.shape, np.nan))
         with np.errstate(invalid="ignore"):
-            ticks, places = np.nonzero(batch.present & (step > 0) & (step < _MOST_S))
+            ticks, places = np.nonzero(batch.present & (step >= SHORTEST_STEP_S) & (step < _MOST_S))
         took = np.round(step[ticks, places] * _MICRO).astype(np.int64)
         waits = wait[ticks, places]
         known = np.isfinite(waits) & (waits < _MOST_S)

@@ -33,7 +33,7 @@ from detectors.core.evidence import Rises
 from detectors.core.kept import Kept
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
-from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet, Job
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.spec import load_spec
 from detectors.straggler.comparison import Comparison
@@ -48,7 +48,7 @@ from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
 
-_SHORTEST_STEP_S, _LONGEST_STEP_S = 0.001, 86_400.0
+_LONGEST_STEP_S = 86_400.0
 _GAP_MS: Final = 120_000
 _GAP_ROOM: Final = 1.15
 _BRIEF_MS, _HOLD_BRIEF_S, _HOLD_LONGEST_S = 300_000, 420.0, 600.0
@@ -143,7 +143,7 @@ class Straggler(Kept):
             )
             rest = np.where(np.isfinite(wait), step - wait - np.where(np.isfinite(data), data, 0.0), step)
             compute = np.where(np.isfinite(compute), compute, rest)
-            sound = (step >= _SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
+            sound = (step >= SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
             at, ranks = batch.at[tick, here], rank[here]
             for number, one in running:
                 mine = np.flatnonzero(sound & (job[here] == number))
