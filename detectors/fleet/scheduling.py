@@ -259,6 +259,11 @@ class Scheduler:
         job = self._fleet.job_of(node)
         return word if job is None or job.start <= word.at else None
 
+    def back_at(self, node: str) -> Instant:
+        """Return when the scheduler last took a node back that was out on purpose; -1 where it did not."""
+        word = self._purpose.get(node)
+        return word.at if word is not None and word.state == "back" else -1
+
     def by_right(self, node: str, last: Instant, usual: float, now: Instant) -> Word | None:
         """Return the line by which a node that was last heard at `last` is silent on purpose, if there is one.
 

@@ -64,7 +64,10 @@ class Nodes(Columns):
 
     def lives(self, node: str, since: Instant, now: Instant) -> bool:
         """Return whether a node is at work, and was heard after `since`; of a node that never is nothing is known."""
-        if self._scheduler.on_purpose(node, now) is not None:
+        if (
+            self._scheduler.on_purpose(node, now) is not None
+            or since <= self._scheduler.back_at(node) > now - _BOOT_GRACE_MS
+        ):
             return False
         fate = self._scheduler.fate(node, since - _OF_OLD_MS)
         if fate is not None and fate.state == "down":

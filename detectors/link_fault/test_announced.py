@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from detectors.link_fault.examples import AT_S, NIC, SCENE, cable_lowered, lowered
+from detectors.link_fault.examples import AT_S, NIC, PORT, SCENE, cable_lowered, lowered
 from detectors.link_fault.test_detector import UPLINK, firing, run
-from detectors.tapes.cluster import START, line, name, tape_of
+from detectors.tapes.cluster import START, line, name, tape_of, without
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,17 @@ def test_a_node_without_a_job_may_be_without_a_link_for_two_minutes() -> None:
     assert firing(cable_lowered(elsewhere, swapped)) == []
     (found,) = run(cable_lowered(elsewhere, lost))
     assert (found.detected_at - START) / 1000 - AT_S <= 150
+
+
+@pytest.mark.parametrize(
+    ("until_s", "found"), [(345.0, []), (1e9, [("link_down", PORT)])], ids=["trains", "stays down"]
+)
+def test_a_node_that_was_out_and_that_nobody_reads_has_some_minutes_for_its_links_to_train(
+    until_s: float, found: list[Any]
+) -> None:
+    tape = lowered(tape_of(replace(SCENE, minutes=10)), "switch", [(AT_S, until_s)], **PORT)
+    for kind in ("dcgm", "nic"):
+        tape = without(tape, kind, node=name(1))
+    words = (60, f'node {name(1)} state set to DRAIN reason="firmware"'), (310, f"node {name(1)} returned to service")
+    logs = [line(at_s, "scheduler", message, node=name(1), severity="info") for at_s, message in words]
+    assert firing(replace(tape, logs=logs)) == found
