@@ -53,7 +53,7 @@ class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
     their groups of `peers`, the logarithms of the `signals`, (rows, n), of how many `reads` they are, (n,), and which
     are `held` under a finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one
-    every `every_s`.
+    every `every_s`. At the `ends` (n,) of a pipeline work is another from the first step on.
     """
 
     who: IntArray
@@ -65,6 +65,7 @@ class Look:
     begun: Instant
     spent_s: float
     every_s: float
+    ends: BoolArray | None = None
 
     @cached_property
     def middles(self) -> tuple[FloatArray, IntArray]:

@@ -211,6 +211,7 @@ class Readings(Comparison):
             # A power cap lowers the clock of who draws as much; who works on a slow clock is active for longer.
             clock = np.where((-beside[POWER] >= clock / 2) & ~(active < clock / 2), clock, 0.0)
             longer = np.where(np.isfinite(_more_work(beside)), beside[SM] - _has_more(beside), 0.0)
+            longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
             full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
             starved = np.where(full, np.fmin(-beside[BUSY], -beside[UTIL]), 0.0)
             lags = np.array([clock, longer, starved])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detectors.contract import FloatArray
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import INFERRED
@@ -115,3 +116,12 @@ def test_who_was_not_odd_for_three_looks_has_been_slow_since_then(odd: int, look
     one.grow(1)
     one.odd[0], one.run[0] = odd, 12
     assert one.without_pause(0) == looks
+
+
+@pytest.mark.parametrize(("node", "found"), [(2, [{"node": name(2)}]), (7, [])], ids=["in the middle", "the last"])
+def test_the_ends_of_a_pipeline_have_other_work_from_the_first_step_on(node: int, found: list[Any]) -> None:
+    def longer(_at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where(np.arange(values.shape[1]) // 8 == node, 0.92, np.full_like(values, 0.8))
+
+    fired = without_steps(replace(SEEN, nodes=8, felt="work", dcgm={SM: longer}))
+    assert [dict(one.entity) for one in fired if one.state == "firing" and one.severity != "info"] == found

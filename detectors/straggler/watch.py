@@ -63,7 +63,7 @@ class _Compared:
 class _Cast:
     """Who works in which job now, until jobs or GPUs come and go: by GPU its `node`, out of `nodes`, its place in
     `jobs` or -1, and the group of its `mates`, with `many` in its node or all of its model in the job; by node its
-    `model` and whether one job has it `alone`.
+    `model`, whether one job has it `alone`, and whether it is the first or last of one, at the `ends` of a pipeline.
     """
 
     jobs: tuple[Job, ...]
@@ -75,6 +75,7 @@ class _Cast:
     many: BoolArray
     model: IntArray
     alone: BoolArray
+    ends: BoolArray
 
     @cached_property
     def _number(self) -> IntArray:
@@ -215,8 +216,10 @@ class Watch(Kept):
         alone = (sizes.reshape(-1, nodes) > 0).sum(axis=0) <= 1
         many = sizes[np.maximum(pair, 0)] >= _MATES
         wide = max(len(jobs), 1) * nodes + job_of * nodes + model[layout.node]
+        named = {name for job in jobs if not job.inferred for name in (*job.nodes[:1], *job.nodes[-1:])}
+        ends = np.array([name in named for name in layout.names], bool)
         names, mates = np.unique(np.where(pair < 0, -1, np.where(many, pair, wide)), return_inverse=True)
-        return _Cast(jobs, layout.node, nodes, job_of, mates, len(names), many, model, alone)
+        return _Cast(jobs, layout.node, nodes, job_of, mates, len(names), many, model, alone, ends)
 
     def _gpus_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
         them = cast.by_gpu
@@ -237,9 +240,10 @@ class Watch(Kept):
         self, comparison: Readings, them: _Compared, signals: FloatArray, reads: FloatArray, held: BoolArray,
         cast: _Cast, window: _Window,
     ) -> list[Suspect]:  # fmt: skip
-        look = Look(them.who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S)
-        comparison.look(look)
         who, job, layout, whole = them.who, them.job, self._layout, comparison is self.nodes
+        ends = cast.ends[who] if whole else None
+        look = Look(who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends)
+        comparison.look(look)
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
