@@ -94,9 +94,8 @@ def test_scrapes_that_get_lost_in_runs_alert_nobody(choice: Choice) -> None:
 
 
 @every_detector
-@pytest.mark.parametrize("seed", range(5))
-def test_fields_that_some_machines_report_no_more_raise_no_alarm(choice: Choice, seed: int) -> None:
-    if choice[0].spec.name != "telemetry_gap":  # which finds just that
+def test_fields_that_some_machines_report_no_more_raise_no_alarm(choice: Choice) -> None:
+    for seed in range(5) if choice[0].spec.name != "telemetry_gap" else ():  # which finds just that
         laws.unmoved_by_fields_that_stop(choice, laws.examples_of(choice[0]).healthy[0], seed)
 
 

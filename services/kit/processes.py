@@ -37,9 +37,9 @@ def pool_of(count: int) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
+        pool.shutdown(cancel_futures=True)  # its thread must not close what the interpreter's end writes to
         raise
     pool.shutdown()
 

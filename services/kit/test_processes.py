@@ -2,11 +2,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from services.kit.processes import Worker
+from services.kit.processes import Worker, pool_of
 from services.kit.wait import until
 
 _COMMAND = """
@@ -44,6 +45,12 @@ def test_workers_end_with_the_command_that_started_them(tmp_path: Path, how: sig
             command.wait(30)
         finally:
             command.kill()
+
+
+def test_an_error_leaves_no_thread_of_its_pool_behind() -> None:
+    with pytest.raises(ValueError, match="invalid literal"), pool_of(2) as pool:
+        pool.submit(int, "x").result()
+    assert [one for one in threading.enumerate() if type(one).__name__ == "_ExecutorManagerThread"] == []
 
 
 def blocked() -> bool:
