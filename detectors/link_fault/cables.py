@@ -41,7 +41,7 @@ class Cables:
         self._index: dict[End, int] = {}
         self._of: dict[End, Cable] = {}
         self._by_index: dict[str, list[Cable]] = {"nic": [], "switch": []}
-        self._at_switch: dict[str, list[Cable]] = {}
+        self._at: dict[End, list[Cable]] = {}
         self._nics: dict[str, list[int]] = {}
         for ends, _ in cables(fleet):
             self._lay(ends, laid=len(ends) > 1 or ends[0][0] == "switch")
@@ -52,8 +52,8 @@ class Cables:
             return  # the topology names this port twice: its first cable counts
         cable = Cable(fresh, laid)
         self._of |= dict.fromkeys(fresh, cable)
-        for switch in cable.switches:
-            self._at_switch.setdefault(switch, []).append(cable)
+        for kind, owner, _ in cable.ends:
+            self._at.setdefault((kind, owner, ""), []).append(cable)
 
     def sync(self, kind: str, count: int) -> None:
         """Take note of the first `count` entities of a kind."""
@@ -79,9 +79,9 @@ class Cables:
         """Return whether the topology has a port, or it has reported."""
         return end in self._of
 
-    def at(self, switch: str) -> list[Cable]:
-        """Return the cables of a switch."""
-        return self._at_switch.get(switch, [])
+    def at(self, owner: End) -> list[Cable]:
+        """Return the cables of a switch or of a node's NICs: an end without port."""
+        return self._at.get(owner, [])
 
     def index(self, end: End) -> int | None:
         """Return the index in the fleet of a port that has reported; None of one that has not."""

@@ -12,9 +12,9 @@ is improbable here by the port's own habit and its peers (`errors`). A NIC that 
 while its siblings and its rail go on, is down whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
-shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of
-it, are the switch. Where the node is silent, booting, drained or down, its ports are too, and nothing is reported. A
-port that was never up is not in use.
+shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of it,
+are the switch; all cables of a node that nobody gathers, and that has two or more, are the node. Where the node is
+silent, booting, drained or down, its ports are too, and nothing is reported. A port that was never up is not in use.
 
 It is wrong about flaps that stay down longer than the confirmation (first `link_down`, then `link_flap`), about nodes
 that are switched off where no in-band stream and no topology shows it, about few errors a minute that were there from
@@ -165,18 +165,18 @@ class LinkFault(BaseDetector):
         return [*(self._end(now, case, reason) for case in over), *self._fire(now, verdict, ends)]
 
     def _joins(self, verdict: Verdict, ends: list[list[str]]) -> bool:
-        """Return whether a cable that is down belongs to a switch that already is: then it is counted there."""
-        switches = {switch for cable in verdict.members for switch in cable.switches}
+        """Return whether a cable that is down belongs to a switch or node that already is: then it is counted there."""
+        owners = {(kind, owner, "") for cable in verdict.members for kind, owner, _ in cable.ends}
         for case in self._book.cases("link_down"):
             near = abs(case.started_at - verdict.since) <= 40_000
-            if "port" not in case.entity and case.entity.get("switch") in switches and near:
+            if tuple(case.memo["end"]) in owners and near:
                 case.memo["members"] += ends
                 return True
         return False
 
     def _fire(self, now: Instant, verdict: Verdict, ends: list[list[str]]) -> list[Finding]:
         kind, owner, port = verdict.end
-        entity: Entity = entity_of((kind, owner, port)) if port else {"switch": owner}
+        entity: Entity = entity_of(verdict.end) if port else {"switch" if kind == "switch" else "node": owner}
         return self._book.fire(
             now,
             verdict.fault,

@@ -72,7 +72,11 @@ class Nodes(Columns):
         fate = self._scheduler.fate(node, since - _OF_OLD_MS)
         if fate is not None and fate.state == "down":
             return False
-        number = self._roster.number(node)
-        if number >= len(self.last) or self.last[number] < 0:
+        if not self.is_gathered(node):
             return True
-        return bool(self.last[number] > since and self.settled_since(node) < now)
+        return bool(self.last[self._roster.number(node)] > since and self.settled_since(node) < now)
+
+    def is_gathered(self, node: str) -> bool:
+        """Return whether a node was ever heard in band."""
+        number = self._roster.number(node)
+        return number < len(self.last) and bool(self.last[number] >= 0)

@@ -18,6 +18,7 @@ from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import TOGETHER_MS, States
+from detectors.link_fault.together import Together
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
@@ -37,8 +38,6 @@ _CONFIRM_IDLE_MS = 120_000
 """Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
 _FLAPPED_MS = 150_000
 """A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
-_SWITCH_LINKS, _SWITCH_SHARE = 3, 0.5
-"""Three cables, and half of a switch's, do not fail in one moment; what they share does."""
 _USED_MS = 3_600_000
 _LOGGED_MS = 60_000
 """Where the kernel's lines are all there is of a port no reading confirms a loss: a link trains anew in less."""
@@ -47,7 +46,7 @@ _ANNOUNCED: Final = "; work on the switch was announced"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A fault of a cable at an end (or of many on one switch: an end without port), and why."""
+    """A fault of a cable at an end (or of many of one switch or node: an end without port), and why."""
 
     fault: Fault
     end: End
@@ -77,12 +76,11 @@ class Judge:
     ) -> None:
         self._config, self._fleet, self._cables, self._states = config, fleet, cables, states
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
-        self._announced = announced
+        self._announced, self._together = announced, Together(cables, states, nodes)
 
     def ports(self, cable: Cable) -> list[tuple[End, States, int]]:
         """Return the ends of a cable that have reported."""
-        found = [(end, self._cables.index(end)) for end in cable.ends]
-        return [(end, self._states[end[0]], index) for end, index in found if index is not None]
+        return self._together.ports(cable)
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
         """Return whether a port was heard when it should have been."""
@@ -113,7 +111,7 @@ class Judge:
                     downs[end] = max(len(lines), downs.get(end, 0))
             most = max(downs.values(), default=0)
             seen = max(most, self._distinct(cable, counted))
-            if seen < times or not self._lives(cable, self.last_down(cable), now):
+            if seen < times or not self._together.lives(cable, self.last_down(cable), now):
                 continue
             first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= min(times, most)])
@@ -144,7 +142,7 @@ class Judge:
     def downs(
         self, now: Instant, erred: Collection[End], flapped: Collection[End], found: Collection[End]
     ) -> Iterator[Verdict]:
-        """Yield the cables that are down and stay so, or the switch that they share.
+        """Yield the cables that are down and stay so, or the switch or node that they share.
 
         `erred` and `flapped` lately did, by end; a finding stands for those `found`, by their first ends.
         """
@@ -161,24 +159,28 @@ class Judge:
                 continue
             if not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
-            if not self._lives(cable, since, now):
+            if not self._together.lives(cable, since, now):
                 continue
-            switch, members = self._shared(cable, since, now)
+            shared, members = self._together.of(cable, since, now)
             started = min(since, line[0]) if line is not None else since
+            severity, planned = self._severity(cable, since, now), self._announced.covers(cable.ends, since)
             evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
-            if switch:
-                held = f"{len(members)} of its {len(self._cables.at(switch))} cables lost their link"
-                figures = {"cables_down": len(members), "cables": len(self._cables.at(switch))}
-                end, planned = ("switch", switch, ""), self._announced.covers([("switch", switch, "")], since)
+            if shared is not None:
+                all_of_it = len(self._cables.at(shared))
+                held = f"{len(members)} of its {all_of_it} cables lost their link"
+                if shared[0] == "switch":
+                    planned = self._announced.covers([shared], since)
+                    severity = "info" if planned else "page"
+                else:
+                    held += ", and nobody gathers what the node itself reports"
                 yield Verdict(
-                    "link_down", end, "down", since, members, "info" if planned else "page", 0.95,
-                    f"{switch}: {held}{_ANNOUNCED * planned}", evidence | figures,
+                    "link_down", shared, "down", since, members, severity, 0.95,
+                    f"{shared[1]}: {held}{_ANNOUNCED * planned}",
+                    evidence | {"cables_down": len(members), "cables": all_of_it},
                 )  # fmt: skip
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
-            severity = self._severity(cable, since, now)
-            planned = self._announced.covers(cable.ends, since)
             unused = "" if severity == "page" else _ANNOUNCED if planned else "; nobody has used it"
             summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
@@ -193,7 +195,11 @@ class Judge:
             job = self._fleet.job_of(end[1])
             # A port that nobody uses has such a line at a boot, too, before its node has a job.
             used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
-            if not used or now - since < (_FLAPPED_MS if again else _LOGGED_MS) or not self._lives(cable, since, now):
+            if (
+                not used
+                or now - since < (_FLAPPED_MS if again else _LOGGED_MS)
+                or not self._together.lives(cable, since, now)
+            ):
                 continue
             summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
             evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
@@ -228,26 +234,6 @@ class Judge:
         window = self._config.flap_window_s * 1000
         return any(since - window < at < since - TOGETHER_MS for at in self.losses(cable))
 
-    def _shared(self, cable: Cable, since: Instant, now: Instant) -> tuple[str, tuple[Cable, ...]]:
-        """Return the switch most of whose cables went down with this one, and those; ("", ()) if there is none."""
-        best: tuple[float, str, tuple[Cable, ...]] = (0.0, "", ())
-        for switch in sorted(cable.switches):
-            used = [other for other in self._cables.at(switch) if self._was_up(other)]
-            gone = tuple(other for other in used if self._went_down(other, since, now))
-            share = len(gone) / max(len(used), 1)
-            if len(gone) >= _SWITCH_LINKS and share >= _SWITCH_SHARE and share > best[0]:
-                best = share, switch, gone
-        return best[1], best[2]
-
-    def _was_up(self, cable: Cable) -> bool:
-        return any(states.state[port] == 1 or states.down_since[port] >= 0 for _, states, port in self.ports(cable))
-
-    def _went_down(self, cable: Cable, at: Instant, now: Instant) -> bool:
-        low = [(states, port) for _, states, port in self.ports(cable) if states.down_since[port] >= 0]
-        since = [int(states.down_since[port]) for states, port in low]
-        near = any(abs(one - at) <= states.together_ms(port) for one, (states, port) in zip(since, low, strict=True))
-        return near and self._lives(cable, min(since), now)
-
     def look(self, now: Instant) -> None:
         """Look at the errors of the ports that it is time for; those that come with a loss of link are the loss's."""
         for kind, errors in self._errors.items():
@@ -281,7 +267,7 @@ class Judge:
                 continue
             weight, end, port, figures = min(seen_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
             errors = self._errors[end[0]]
-            if now - errors.odd[port] > 2 * LOOK_MS or not self._lives(cable, now - LOOK_MS, now):
+            if now - errors.odd[port] > 2 * LOOK_MS or not self._together.lives(cable, now - LOOK_MS, now):
                 continue
             started = max(errors.began(port, now), int(self._states[end[0]].heard_since[port]))
             worst = next(name for name, value in figures.items() if value == weight)
@@ -316,7 +302,7 @@ class Judge:
             gone = nic in missing
             since = int(last[nic]) if gone else int(self._rails.moved[nic])
             recent = now - since <= 3_600_000
-            if not siblings or not recent or states.state[nic] == 0 or not self._lives(cable, since, now):
+            if not siblings or not recent or states.state[nic] == 0 or not self._together.lives(cable, since, now):
                 continue
             if gone:
                 if not all(self.is_fresh(states, other, now) and last[other] > since for other in siblings):
@@ -353,9 +339,6 @@ class Judge:
         alike = [self._cables.index(("nic", node, end[2])) for node in nodes if node != end[1]]
         known = [nic for nic in alike if nic is not None]
         return not known or len(self._rails.moves(known, steady, late)) >= 0.5 * len(known)
-
-    def _lives(self, cable: Cable, since: Instant, now: Instant) -> bool:
-        return cable.node is None or self._nodes.lives(cable.node, since, now)
 
     def _severity(self, cable: Cable, since: Instant, now: Instant) -> Severity:
         """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up.
