@@ -205,7 +205,8 @@ class Engine:
 
     def _happen(self, event: JobEvent) -> None:
         self._fleet.happen(event)
-        self._correlator.happen(event)
+        if not event.job.maintenance:
+            self._correlator.happen(event)
 
     def _correlate(self, news: list[Finding], stop: Instant) -> list[Finding]:
         self._revisions += self._correlator.take(

@@ -38,6 +38,8 @@ class Job:
     gpus_per_node: int | None = None
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Only where a job has part of a node."""
+    maintenance: bool = False
+    """Whether it is no work but keeps its nodes for work on them."""
 
     @property
     def inferred(self) -> bool:
@@ -60,6 +62,7 @@ class Fleet:
 
     def __init__(self, topology: Mapping[str, Any] | None = None) -> None:
         self.jobs: dict[str, Job] = {}
+        self._maintenance: dict[str, Job] = {}
         self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
         self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
         self._stepped: IntArray = np.empty(0, np.int64)
@@ -111,9 +114,15 @@ class Fleet:
     def happen(self, event: JobEvent) -> None:
         """Let a job start or end; the end of a job that is not known is no news."""
         if event.event == "start":
-            self.jobs[event.job.job_id] = event.job
+            (self._maintenance if event.job.maintenance else self.jobs)[event.job.job_id] = event.job
         else:
-            self.jobs.pop(event.job.job_id, None)
+            for jobs in (self.jobs, self._maintenance):
+                jobs.pop(event.job.job_id, None)
+
+    def maintenance_of(self, node: str) -> Job | None:
+        """Return what keeps a node for maintenance now; the first to start, where several do."""
+        having = [job for job in self._maintenance.values() if node in job.nodes]
+        return min(having, key=lambda job: (job.start, job.job_id), default=None)
 
     def job_of(self, node: str, gpu: int | None = None) -> Job | None:
         """Return the job that has a node now, or that GPU of it; the latest to start, where several do."""
@@ -137,6 +146,7 @@ class Fleet:
                 [job.job_id, job.nodes, job.start, job.gpus_per_node, {node: list(g) for node, g in job.gpus.items()}]
                 for job in self.jobs.values()
             ],
+            "maintenance": [[job.job_id, job.nodes, job.start] for job in self._maintenance.values()],
         }
 
     @classmethod
@@ -151,6 +161,8 @@ class Fleet:
         for job_id, nodes, start, gpus_per_node, gpus in state["jobs"]:
             parts = {node: tuple(indices) for node, indices in gpus.items()}
             fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)
+        for job_id, nodes, start in state.get("maintenance", ()):
+            fleet._maintenance[job_id] = Job(job_id, tuple(nodes), start, maintenance=True)
         return fleet
 
 
@@ -163,5 +175,7 @@ def job_event(document: Mapping[str, Any]) -> JobEvent:
     """Return the event that `dataclasses.asdict` made a document of."""
     job = document["job"]
     parts = {node: tuple(gpus) for node, gpus in job["gpus"].items()}
-    made = Job(job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts)
+    made = Job(
+        job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts, job.get("maintenance", False)
+    )
     return JobEvent(document["at"], document["event"], made)

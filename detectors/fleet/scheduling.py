@@ -39,6 +39,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"(?:reboot\w*|suspending|power(?:ing)? down)\b(?: \w+){0,3}? nodes? NODES"),
     ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
     ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
+    ("out", r"nodes?[ /]NODES\b[^;]*?\bPOWER(?:ING|ED)?_(?:DOWN|OFF)\b"),
     ("out", r"hclose\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
     ("back", r"hopen\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
     ("out", r"bhosts:? <?NODES>? closed_Adm\b"),
@@ -90,7 +91,8 @@ _FORMS = tuple(
 _TAKEN_OUT = re.compile(
     r"\b(?:cordoned|drained)\b|"
     r"\b(?:instances?|vms?|virtual machines?|machines?|hosts?|servers?|nodes?)\b.*"
-    r"\b(?:deleted|terminated|removed|replaced|deallocated|deprovisioned|decommissioned|released|reclaimed)\b",
+    r"\b(?:deleted|terminated|removed|replaced|deallocated|deprovisioned|decommissioned|released|reclaimed|"
+    r"preempted by|evicted by|interrupted by)\b",
     re.IGNORECASE,
 )
 """What clouds and their tools write of a node in words of their own, which it is named in."""
@@ -125,6 +127,9 @@ _PROGRAM = re.compile(
     r"segfault at |traps: \S+\[\d+\]|perf: interrupt took too long|Killed process \d+|\bXid\b.*\bpid='?\d+"
 )
 """What a kernel logs of programs that run; of a kernel that hangs, or boots, there are other lines."""
+_MAINTENANCE = re.compile(r"(?:^|[\W_])(?:maint(?:enance)?|reservation|reserved)(?:[\W_]|$)", re.IGNORECASE)
+ADMINS: Final = frozenset({"root", "slurm"})
+"""Users whose jobs may be no work at all."""
 _STEP = re.compile(r"\b(?:global_step|iteration|iter|step)\b['\"]?[:= ]{1,16}\d", re.IGNORECASE)
 """A training loop goes on where its line is from, whatever the framework."""
 _RANGE = re.compile(r"([^,\[\]]+)(?:\[([\d,-]+)\])?([^,\[\]]*)")
@@ -192,6 +197,11 @@ def _taken_out(message: str) -> bool:
     return verb is not None and _OF_ANOTHER.search(message[: verb.end()]) is None
 
 
+def is_maintenance(name: str, user: str, gpus_per_node: int | None) -> bool:
+    """Return whether a job only keeps its nodes, by its name: of an administrator, or without GPUs."""
+    return bool(_MAINTENANCE.search(name)) and (gpus_per_node == 0 or user in ADMINS)
+
+
 def expand(nodes: str) -> list[str]:
     """Return the names in Slurm's short form: ``v[001-003,007],w1`` is five nodes."""
     names: list[str] = []
@@ -229,7 +239,7 @@ class Scheduler:
                     continue
                 if word.own:
                     self._going[node] = word
-                before = self.on_purpose(node, record.at) if state == "out" else None
+                before = self._taken_out(node, record.at) if state == "out" else None
                 if before is not None and not (before.own and record.at - before.at > _GOING_MS):
                     continue  # it was out before: a drain, then the reboot
                 if state in {"out", "back"}:
@@ -251,8 +261,14 @@ class Scheduler:
     def on_purpose(self, node: str, now: Instant) -> Word | None:
         """Return the line by which a node was taken out on purpose, if that still holds.
 
-        It holds until the scheduler takes the node back, or lets a new job start there.
+        It holds until the scheduler takes the node back, or lets a new job start there. So does a job that keeps the
+        node for maintenance, until it ends.
         """
+        if (kept := self._fleet.maintenance_of(node)) is not None:
+            return Word("out", kept.start, f"job {kept.job_id} keeps it for maintenance")
+        return self._taken_out(node, now)
+
+    def _taken_out(self, node: str, now: Instant) -> Word | None:
         word = self._purpose.get(node)
         if word is None or word.state != "out" or now - word.at > _REMEMBERED_MS:
             return None

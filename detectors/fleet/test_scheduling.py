@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from detectors.contract import LogRecord
 from detectors.fleet.fleet import Fleet, Job, JobEvent
-from detectors.fleet.scheduling import Scheduler, expand, words_of
+from detectors.fleet.scheduling import Scheduler, expand, is_maintenance, words_of
 
 AT = 1_711_958_400_000
 
@@ -76,6 +78,8 @@ def states(message: str, source: str = "scheduler", node: str | None = None) -> 
         ("node v017 marked as unschedulable", [("v017", "out")]),
         ("Karpenter: disrupting node v017", [("v017", "out")]),
         ("spot interruption: node v017 will be terminated", [("v017", "out")]),
+        ("power_save: node v017 preempted by provider, POWERING_DOWN", [("v017", "out")]),
+        ("node v017 state POWERED_DOWN+CLOUD", [("v017", "out")]),
         ("v017 offlined by admin: DIMM swap", [("v017", "out")]),
         ("remote shutdown/reboot requested by admin on v017", [("v017", "out")]),
         ("worker v017 disabled by admin", [("v017", "out")]),
@@ -99,6 +103,8 @@ def test_what_schedulers_say(message: str, words: list[tuple[str, str]]) -> None
         ("node-repair: instance behind v017 deleted", True),
         ("autoscaler: VM v017 deallocated (idle for 20 min)", True),
         ("spot: instance v017 reclaimed by the provider", True),
+        ("autoscaler: node v017 preempted by the cloud", True),
+        ("job 812 on node v017 preempted by job 813", False),
         ("daemonset dcgm-exporter: pod dcgm-exporter-12e0b on v017 deleted (rolling update)", False),
         ("job 812 on host v017 terminated", False),
         ("instance v017 unexpectedly terminated", False),
@@ -243,3 +249,37 @@ def test_a_reboot_that_a_node_announced_explains_the_silence_that_follows_and_no
     again = Scheduler(Fleet())
     again.load(scheduler.snapshot())
     assert again.by_right("v1", AT + 4 * hour, 5000, AT + 5 * hour) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "gpus", "only_keeps"),
+    [
+        ("MAINT weekly firmware window", "root", 0, True),
+        ("maintenance_0415", "root", None, True),
+        ("reservation: rack 7", "ops", 0, True),
+        ("predictive-maintenance-train", "ines", 8, False),
+        ("maintain-ema", "root", 0, False),
+        ("llama-70b", "root", 8, False),
+    ],
+)
+def test_a_job_of_an_administrator_or_without_gpus_may_only_keep_its_nodes(
+    name: str, user: str, gpus: int | None, only_keeps: bool
+) -> None:
+    assert is_maintenance(name, user, gpus) == only_keeps
+
+
+def test_a_job_that_keeps_a_node_for_maintenance_is_no_work_and_takes_it_out_while_it_lasts() -> None:
+    fleet = Fleet()
+    scheduler = Scheduler(fleet)
+    kept = Job("m1", ("v1",), AT, 0, maintenance=True)
+    scheduler.take([LogRecord(AT - 1000, "scheduler", "update_node: node v1 state set to DRAINED")])
+    fleet.happen(JobEvent(AT, "start", kept))
+    word = scheduler.by_right("v1", AT + 5000, 10_000, AT + 9000)
+    assert word is not None
+    assert word.at == AT
+    assert scheduler.on_purpose("v2", AT) is None
+    assert fleet.job_of("v1") is None
+    assert Fleet.restore(None, fleet.snapshot()).maintenance_of("v1") == replace(kept, gpus_per_node=None)
+    scheduler.take([LogRecord(AT + 9000, "scheduler", "update_node: node v1 state set to IDLE")])
+    fleet.happen(JobEvent(AT + 10_000, "end", kept))
+    assert scheduler.on_purpose("v1", AT + 11_000) is None

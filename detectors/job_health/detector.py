@@ -270,13 +270,13 @@ class JobHealth(BaseDetector):
         if not waits and not self._book.cases("loss_anomaly"):
             return []
         if not waits:
-            return self._close_courses(now, self._rises()[0])
+            return self._close_courses(now, self._rises()[1])
         suspected = self._suspected(self._shares([course.size() for course in self._courses.values()]))
         for name, course in self._courses.items():
             if tables := self._waiting[name].drain():
                 course.take(Steps(np.concatenate(tables)), suspected)
-        shares, held = self._rises()
-        found = self._close_courses(now, shares)
+        shares, risen, held = self._rises()
+        found = self._close_courses(now, risen)
         loss = self._courses["loss"]
         loss.held_since = np.where(held, np.where(loss.held_since < 0, now, loss.held_since), -1)
         improbable = np.maximum(*(course.wealth for course in self._courses.values())) >= self._needed()
@@ -292,14 +292,16 @@ class JobHealth(BaseDetector):
                 self._courses["grad_norm"].forget(number)
         return found
 
-    def _rises(self) -> tuple[FloatArray, BoolArray]:
-        """Return (2, jobs) how much of what alerts loss and gradient rose by and stay, and which jobs not to learn."""
+    def _rises(self) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """Return (2, jobs) how much of what alerts loss and gradient rose by and stay, how much they rose by whether
+        they stay or fall back, and which jobs not to learn.
+        """
         rises = [course.rise() for course in self._courses.values()]
         stays = np.stack([lasting for _, lasting in rises])
         risen = self._shares([size for size, _ in rises])
-        shares = np.where(stays, risen, 0.0)
-        shares[1] = np.where(self._courses["loss"].falling_fast(), 0.0, shares[1])
-        return shares, self._suspected(risen)
+        held = self._suspected(risen)
+        risen[1] = np.where(self._courses["loss"].falling_fast(), 0.0, risen[1])
+        return np.where(stays, risen, 0.0), risen, held
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
         """Return (2, jobs) rises of loss and gradient as shares of what alerts, which is more than their scatter."""
@@ -369,7 +371,7 @@ class JobHealth(BaseDetector):
         iteration = self._courses["loss"].iteration[number]
         return evidence | ({"iteration": int(iteration)} if np.isfinite(iteration) else {})
 
-    def _close_courses(self, now: Instant, shares: FloatArray) -> list[Finding]:
+    def _close_courses(self, now: Instant, risen: FloatArray) -> list[Finding]:
         over = []
         for case in self._book.cases("loss_anomaly"):
             job_id = str(case.entity["job_id"])
@@ -385,6 +387,6 @@ class JobHealth(BaseDetector):
                 over.append(self._book.resolve(case, now, why))
                 for course in courses:
                     course.forget(number)
-            elif sound >= case.memo["sound"] + FEW_STEPS and float(shares[:, number].max()) < 0.5:
+            elif sound >= case.memo["sound"] + FEW_STEPS and float(risen[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from detectors.contract import FloatArray
 from detectors.job_health.examples import ENTITY, Training, from_then, nan_from, tape_of
-from detectors.job_health.test_detector import run
+from detectors.job_health.test_detector import found, run
 
 
 def test_a_loss_that_is_no_number_is_found_soon_after_other_work_began() -> None:
@@ -22,3 +23,13 @@ def test_reports_that_overtake_each_other_are_of_one_course() -> None:
     tape = replace(tape, rows=[overtaken if rows is steps else rows for rows in tape.rows])
     (fired,) = [one for one in run(tape) if one.state == "firing"]
     assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)
+
+
+def test_a_loss_that_falls_back_slowly_is_one_finding_until_it_is_back() -> None:
+    def falls_back(at: FloatArray, value: FloatArray) -> FloatArray:
+        return np.asarray(value * (1 + 2 * np.exp(-np.maximum(at - 720, 0) / 500) * (at >= 420)))
+
+    assert found(tape_of(replace(Training(), loss=falls_back, minutes=30))) == [("loss_anomaly", "firing")]
+    assert found(tape_of(replace(Training(), loss=falls_back, minutes=60))) == [
+        ("loss_anomaly", "firing"), ("loss_anomaly", "resolved"),
+    ]  # fmt: skip

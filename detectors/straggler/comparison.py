@@ -227,8 +227,10 @@ class Comparison(Columns):
         """
         raise NotImplementedError
 
-    def over(self, who: IntArray, enough: float, look_s: float, duty: float | FloatArray = DUTY) -> IntArray:
-        """Return the places in `who` of those that are odd now, with evidence enough, and for long enough.
+    def over(
+        self, who: IntArray, enough: float | FloatArray, look_s: float, duty: float | FloatArray = DUTY
+    ) -> IntArray:
+        """Return the places in `who` of those that are odd now, with evidence enough, (n,), and for long enough.
 
         There is a look every `look_s` seconds; `duty` (n,) is the least share of the looks since the first odd one that
         are odd; or of the last few, where it is the first of the ways, whose evidence is the plainest.
@@ -236,12 +238,12 @@ class Comparison(Columns):
         odd = (self.odd[who] & np.uint64(1) > 0).nonzero()[0]
         if not len(odd):
             return odd
-        those, least = who[odd], np.broadcast_to(duty, who.shape)[odd]
+        those, (least, evidence) = who[odd], (np.broadcast_to(one, who.shape)[odd] for one in (duty, enough))
         run, confirmed = self.run[those], max(_CONFIRM_LOOKS, _CONFIRM_S / look_s)
         long = np.zeros(len(those), bool)
         for looks in (run, np.where(self.how[those] == 0, np.minimum(run, _LAST_LOOKS), run)):
             long |= np.bitwise_count(self.odd[those] & _newest(looks)) >= np.maximum(confirmed, least * looks)
-        over: IntArray = odd[(self.wealth(those) >= enough) & long]
+        over: IntArray = odd[(self.wealth(those) >= evidence) & long]
         return over
 
     def drop(self, who: IntArray) -> None:

@@ -78,7 +78,7 @@ class _Work(Kept):
 
     def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises, start: Instant) -> None:
         self.start = start
-        self.history = History()
+        self.history = History(config.warm_up_steps)
         self.ranks = Ranks(config, tails, rises)
         self.places: Places | None = None
 
@@ -150,7 +150,7 @@ class Straggler(Kept):
                 if one is None or not len(mine):
                     continue
                 work = self._work(one)
-                work.history.take(ranks[mine], step[mine])
+                work.history.take(ranks[mine], step[mine], int(at[mine[0]]) - one.start)
                 mine = mine[ranks[mine] >= 0]
                 if len(mine):
                     work.ranks.add(ranks[mine], at[mine], step[mine], compute[mine], wait[mine], data[mine])

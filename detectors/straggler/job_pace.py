@@ -24,6 +24,8 @@ _LEAST_SCATTER: Final = 0.003
 _USUAL: Final = 10
 """One window in ten, by itself, in which a job is slower than before: checkpoints, evaluations and longer sequences
 come one to six an hour in public logs. It counts as so many windows of the job's own past."""
+_WARM_MS: Final = 1_800_000
+"""A job that has run for longer has made its first steps before it was heard; loading takes some minutes."""
 MOST_FELT: Final = float(np.log(KEPT + _USUAL))
 """The most that a job's loss may add to the evidence (logarithm)."""
 
@@ -59,22 +61,33 @@ class Effect:
 class History(Kept):
     """By window, the newest first: step time (s), tensor and memory activity, power of a job; NaN is not known.
 
-    `steps` are the step times of the window that goes on, as the `lowest` rank reports them (-1: the job as a whole).
+    `steps` are the step times of the window that goes on, as the `lowest` rank reports them (-1: the job as a whole);
+    the first `warm_up` of a job are no pace: they compile, and fill caches.
     """
 
-    KEPT = ("values", "steps", "lowest")
+    KEPT = ("values", "steps", "lowest", "warm_up")
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int = 0) -> None:
         self.values: FloatArray = np.full((4, KEPT), np.nan)
         self.steps: list[float] = []
-        self.lowest = 1 << 30
+        self.lowest, self.warm_up = 1 << 30, warm_up
 
-    def take(self, ranks: IntArray, step_s: FloatArray) -> None:
-        """Take a step of some ranks: in a synchronous job it takes all of them equally long."""
+    def begin_afresh(self, name: str) -> None:
+        """Go on without what older versions did not keep: their jobs are warm."""
+        if name != "warm_up":
+            super().begin_afresh(name)
+        self.warm_up = 0
+
+    def take(self, ranks: IntArray, step_s: FloatArray, age_ms: int) -> None:
+        """Take a step of some ranks, of a job of that age: in a synchronous job it takes all of them equally long."""
         lowest = int(ranks.min())
+        if age_ms > _WARM_MS:
+            self.warm_up = 0
         if lowest <= self.lowest:
             self.lowest = lowest
-            self.steps += step_s[ranks == lowest].tolist()
+            steps = step_s[ranks == lowest].tolist()
+            self.steps += steps[self.warm_up :]
+            self.warm_up = max(self.warm_up - len(steps), 0)
 
     def end(self, activity: FloatArray) -> None:
         """End a window in which tensor and memory activity and power were `activity` (3,)."""

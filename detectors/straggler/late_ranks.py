@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from detectors.contract import FloatArray, IntArray
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.statistics import median_of
 from detectors.fleet.fleet import Job
@@ -49,9 +50,10 @@ class Late:
         nodes = max(len(layout.names), len(places.names))
         look_s = ranks.every_s
         enough = threshold(self._config.false_alarms_per_100_node_days, len(reporting), nodes, look_s)
-        slow = reporting[ranks.over(reporting, enough, look_s)]
-        slow = slow[(ranks.costs[slow] >= self._config.job_share) & np.isfinite(ranks.computes_s[slow])]
         odd = reporting[(ranks.odd[reporting] & np.uint64(1) > 0) & (ranks.wealth(reporting) >= _ODD_TOO)]
+        by_clock = self._slow_clocks(odd, places, len(ranks))
+        slow = reporting[ranks.over(reporting, np.fmax(enough - by_clock[reporting], _ODD_TOO), look_s)]
+        slow = slow[(ranks.costs[slow] >= self._config.job_share) & np.isfinite(ranks.computes_s[slow])]
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():
             mates, name = reporting[places.node[reporting] == node], places.names[node]
@@ -59,6 +61,7 @@ class Late:
             worst = int(here[np.argmax(ranks.behind[here])])
             along = mates[ranks.behind[mates] >= ranks.behind[worst] / 2]
             members = layout.members(name)
+            wealth = float(ranks.wealth(np.array([worst]))[0]) + float(by_clock[worst])
             alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
             whole = alone or (len(along) > 1 and len(along) >= self._config.node_share * len(mates))
             culprits = mates if whole else np.array([worst])
@@ -73,6 +76,8 @@ class Late:
             own[0], peers[0] = median_of(clock[gpus]), median_of(clock[np.setdiff1d(all_of, gpus)])
             lag = float(np.median(ranks.lag[here] if whole else ranks.lag[worst]))
             began = max(int(np.median(ranks.since[here])), job.start)
+            if by_clock[worst] and not whole:  # uneven work makes a rank late before, too
+                began = max(began, int(self._watch.gpus.since[gpus].max()))
             # The one rank that a node reports is as late as any of its GPUs.
             given = gpus if alone or not whole else np.empty(0, np.int64)
             # One of a node's ranks may have been slow for long, for another reason than all of them are now.
@@ -101,7 +106,7 @@ class Late:
                     clock=float(own[0] / peers[0]),
                     own=own,
                     peers=peers,
-                    by_chance=odds_in_words(float(ranks.wealth(np.array([worst]))[0]), len(reporting), look_s),
+                    by_chance=odds_in_words(wealth, len(reporting), look_s),
                     ranks=tuple(culprits.tolist()),
                     seconds={
                         "compute_s": median_of((ranks.computes_s - ranks.data_s)[culprits]),
@@ -117,6 +122,18 @@ class Late:
                 )
             )
         return found
+
+    def _slow_clocks(self, odd: IntArray, places: Places, ranks: int) -> FloatArray:
+        """Return by rank, (ranks,), what its GPU's own readings add to the evidence of those that are `odd`.
+
+        A clock that came to be slow and steps that came to be late are read apart: chance must make both.
+        """
+        adds = np.zeros(ranks)
+        for rank in odd.tolist():
+            members = self._layout.members(places.names[places.node[rank]])
+            its = self._watch.slow_clocks(members[self._layout.gpu[members] == places.gpu[rank]])
+            adds[rank] = its.max(initial=0.0)
+        return adds
 
 
 def wait_for_storage(jobs: Iterable[tuple[Ranks, Places]], share: float) -> bool:

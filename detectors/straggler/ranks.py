@@ -46,6 +46,10 @@ _LOOKS, _MOVED = 3, 0.5
 """By the middle of so many looks, this part of it: work that one has more need not all come from one other."""
 _KEPT_UP_MS, _LASTS_MS = 900_000, 180_000
 """A quarter of an hour of keeping up is no chance; slow for three minutes is no hiccup (policy)."""
+_NORMAL: Final = 1.2533
+"""The standard deviation of a normal distribution, in mean absolute ones."""
+_NOISY: Final = 0.75
+"""Six looks say little of what one rank scatters by: as much as this part of all do, at least."""
 _WAIT_SHARE: Final = 0.5
 """The others wait for all of the culprit's lag, it does not; half, as trainers measure the shares of a step."""
 
@@ -237,6 +241,7 @@ class Ranks(Comparison):
             always = with_node >= self._least(compute, with_node, always=True)
             if always.any():
                 always &= with_node >= APART * _spread(ahead, self._node)
+                always &= self._with_node(ahead / self._unsure(who, should)) >= APART
             if always.any():
                 always &= individuals(ahead >= share / 2, should / median_of(should), self._node)
                 lag = np.where(always, over_with_node, lag)
@@ -251,6 +256,17 @@ class Ranks(Comparison):
         dated = np.where(certain & (self.odd[who] == 0), self.first[who], look.begun)
         lag = np.where(few & (lag < _FEW_SHARE * share), 0.0, lag)
         return Verdict(z, lag[None, :], least, may, certain[None, :], dated)
+
+    def _unsure(self, who: IntArray, should: FloatArray) -> FloatArray:
+        """Return by how much, as a share of the step, each rank `should` compute more or less, (n,) s, by chance:
+        the standard error of a habit of so many looks.
+        """
+        (habit,) = self.habits
+        scatter = _own_scatter(self.recent[:, who].T)
+        scatter = np.where(np.isfinite(scatter), scatter, _NORMAL * habit.spread[who])
+        looks = np.maximum(habit.learnt_s[who] / max(self.look_s, 1e-6), 1.0)
+        error = np.maximum(scatter, np.quantile(scatter, _NOISY)) / np.sqrt(looks)
+        return np.asarray(np.maximum(error, FLOOR / APART) * should / self.step_s)
 
     def _with_node(self, behind: FloatArray) -> FloatArray:
         """Return how far each rank is behind, (n,), at least as far as its node's are in the middle, where all are.

@@ -25,6 +25,7 @@ from detectors.straggler.readings import (
     LEAST,
     MEMORY,
     POWER,
+    SLOW_CLOCK,
     STARVED,
     TENSOR,
     WINDOW_S,
@@ -173,6 +174,11 @@ class Watch(Kept):
         """Return which one of a node's GPUs its own readings make the culprit; None where none does."""
         odd = np.flatnonzero(self.gpus.evidence.wealth[gpus] > 2.0)
         return int(gpus[odd[0]]) if len(odd) == 1 else None
+
+    def slow_clocks(self, gpus: IntArray) -> FloatArray:
+        """Return what speaks for a slow clock of each of `gpus`, (n,), a logarithm: 0 where nothing does now."""
+        slow = (self.gpus.how[gpus] == SLOW_CLOCK) & (self.gpus.odd[gpus] & np.uint64(1) > 0)
+        return np.where(slow, self.gpus.wealth(gpus), 0.0)
 
     def works_more(self, node: str, gpus: IntArray, since: Instant, began: Instant) -> float:
         """Return by how much more than its peers a node, or one of its GPUs (indices), worked since then, a logarithm.

@@ -8,6 +8,7 @@ import pyarrow as pa
 from detectors.contract import Kind, LogRecord
 from detectors.engine.engine import Engine
 from detectors.fleet.fleet import Job, JobEvent
+from detectors.fleet.scheduling import is_maintenance
 from services.kit.columns import batch_of, rows_of
 from services.kit.errors import UserError
 from services.kit.printable import printable
@@ -83,13 +84,15 @@ def job_event(row: Mapping[str, Any]) -> JobEvent:
 
 def job_of(job: Mapping[str, Any]) -> Job:
     """Return a line of jobs.jsonl as a job."""
-    gpus_per_node = job.get("gpus_per_node")
+    keeps = bool(job.get("maintenance"))  # `hindcast live` sends what it is, and no name
+    gpus_per_node = None if job.get("gpus_per_node") is None else int(job["gpus_per_node"])
     return Job(
         job_id=str(job["job_id"]),
         nodes=tuple(str(node) for node in job["nodes"]),
         start=_time(job["start"]),
-        gpus_per_node=None if gpus_per_node is None else int(gpus_per_node),
+        gpus_per_node=gpus_per_node,
         gpus={str(node): tuple(int(gpu) for gpu in gpus) for node, gpus in (job.get("gpus") or {}).items()},
+        maintenance=keeps or is_maintenance(str(job.get("name") or ""), str(job.get("user") or ""), gpus_per_node),
     )
 
 

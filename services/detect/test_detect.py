@@ -16,7 +16,7 @@ from services.detect.calibration import FORMAT
 from services.detect.choices import load_choices, load_incident_config
 from services.detect.configured import Configured
 from services.detect.idle import ArrivalWatermarks
-from services.detect.intake import feed
+from services.detect.intake import feed, job_of
 from services.detect.store import SnapshotStore, Stored
 from services.detect.warmup import Line, Warmup, finding_line
 from services.kit import topics
@@ -190,6 +190,13 @@ def test_rows_written_by_hand_are_taken() -> None:
     job = {"job_id": 7, "nodes": ["v001"], "start": "2024-04-01T08:00:00Z", "gpus": {"v001": [0, 1]}}
     assert feed(of, "jobs", [{"timestamp": "2024-04-01T08:00:00Z", "event": "start", "job": job}]) == 1_711_958_400_000
     assert (of.pending("dcgm"), of.pending("jobs")) == (1, 1)
+
+
+def test_a_job_that_only_keeps_its_nodes_is_maintenance() -> None:
+    start = {"job_id": "7", "nodes": ["v001"], "start": "2024-04-01T08:00:00Z"}
+    assert job_of({**start, "name": "MAINT firmware", "user": "root"}).maintenance
+    assert job_of({**start, "maintenance": True}).maintenance
+    assert not job_of({**start, "name": "train", "user": "root"}).maintenance
 
 
 def test_a_configuration_that_leaves_nothing_to_do_is_refused(tmp_path: Path) -> None:

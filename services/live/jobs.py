@@ -58,14 +58,15 @@ class LiveJobs:
     def snapshot(self) -> dict[str, Any]:
         """Return all that is needed to go on, as JSON can say it."""
         running = [
-            [job.job_id, job.nodes, job.start, job.gpus_per_node, dict(job.gpus)] for job in self._running.values()
+            [job.job_id, job.nodes, job.start, job.gpus_per_node, dict(job.gpus), job.maintenance]
+            for job in self._running.values()
         ]
         return {"spans": self.spans.snapshot(), "running": running, "over": sorted(self._over)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `snapshot` returned."""
         self.spans.restore(state["spans"])
-        for name, nodes, start, gpus_per_node, gpus in state["running"]:
+        for name, nodes, start, gpus_per_node, gpus, *keeps in state["running"]:  # older ones do not say what it is for
             parts = {node: tuple(numbers) for node, numbers in gpus.items()}
-            self._running[name] = Job(name, tuple(nodes), start, gpus_per_node, parts)
+            self._running[name] = Job(name, tuple(nodes), start, gpus_per_node, parts, *keeps)
         self._over = {(name, start) for name, start in state["over"]}

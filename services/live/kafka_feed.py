@@ -227,6 +227,7 @@ def _job_line(event: JobEvent) -> bytes:
         "start": format_time(job.start),
         "gpus_per_node": job.gpus_per_node,
         "gpus": job.gpus,
+        "maintenance": job.maintenance,
     }
     return encode_rows([{"timestamp": format_time(event.at), "event": event.event, "job": known}])
 

@@ -87,3 +87,12 @@ def test_a_scheduler_lists_the_jobs() -> None:
     restarted.at = cluster.at
     listed = []
     assert restarted.poll({}) == [("end", "8", ("n2",), 7 * POLL_MS)]
+
+
+def test_a_job_that_keeps_its_nodes_for_maintenance_does_so_after_a_restart() -> None:
+    kept = Job(job_id="7", name="MAINT", user="root", nodes=["n1"], start=START - 1000, state="RUNNING")
+    cluster, restarted = Cluster(lambda: [kept]), Cluster(lambda: [kept])
+    (event,) = cluster.jobs.events(START, TOPOLOGY)
+    assert event.job.maintenance
+    restarted.jobs.restore(json.loads(json.dumps(cluster.jobs.snapshot())))
+    assert restarted.jobs.events(START + POLL_MS, TOPOLOGY) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from detectors.fleet.scheduling import ADMINS, is_maintenance
 from services.kit.errors import UserError
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.model import Cluster, Event, Gpu, Job, Label, Link, Manifest, Nic, Node, Topology
@@ -95,7 +96,7 @@ def anonymise_recording(
         if present["events"]:
             writer.write_events(_document(Event, event, names) for event in recording.events())
         if present["jobs"]:
-            writer.write_jobs(_document(Job, job, names) for job in recording.jobs())
+            writer.write_jobs(_job(job, names) for job in recording.jobs())
         if present["labels"]:
             writer.write_labels(_document(Label, label, names) for label in recording.labels())
         topology = Topology.model_validate(
@@ -190,6 +191,14 @@ def _renamed(batch: pa.RecordBatch, names: Pseudonyms) -> pa.RecordBatch:
 
 def _document(model: Any, record: Any, names: Pseudonyms) -> Any:
     return model.model_validate(_walked(record.model_dump(exclude_unset=True), names))
+
+
+def _job(job: Job, names: Pseudonyms) -> Job:
+    """Return a job with other names; one that only keeps its nodes goes on doing so."""
+    renamed: Job = _document(Job, job, names)
+    if not is_maintenance(job.name, job.user, job.gpus_per_node):
+        return renamed
+    return renamed.model_copy(update={"name": "MAINT", "user": job.user if job.user in ADMINS else renamed.user})
 
 
 def _walked(value: Any, names: Pseudonyms, key: str = "") -> Any:

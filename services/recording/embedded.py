@@ -9,6 +9,7 @@ from detectors.contract import KINDS, Finding, Instant, Kind, LogRecord
 from detectors.engine.engine import GRID_MS, Choice, Engine
 from detectors.engine.heard import FORGET_MS
 from detectors.fleet.fleet import Job, JobEvent
+from detectors.fleet.scheduling import is_maintenance
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Incident
 from detectors.registry import choose
@@ -121,7 +122,8 @@ def _feed_jobs(engine: Engine, recording: Recording) -> Iterator[Instant]:
 def fleet_job(entry: model.Job) -> Job:
     """Return a job of a recording as the engine knows it."""
     gpus = {node: tuple(indices) for node, indices in (entry.gpus or {}).items()}
-    return Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus)
+    keeps = is_maintenance(entry.name, entry.user, entry.gpus_per_node)
+    return Job(entry.job_id, tuple(entry.nodes), entry.start, entry.gpus_per_node, gpus, keeps)
 
 
 def _feed_logs(engine: Engine, recording: Recording) -> Iterator[Instant]:

@@ -306,3 +306,14 @@ def test_a_salt_must_be_one(tmp_path: Path) -> None:
         read_salt(tmp_path / "none")
     (tmp_path / "salt").write_bytes(SALT + b"\n")
     assert read_salt(tmp_path / "salt") == SALT
+
+
+def test_a_job_that_only_keeps_its_nodes_goes_on_doing_so(tmp_path: Path) -> None:
+    kept = Job(job_id="7", name="MAINT v041, INC-77", user="root", nodes=["v041"], start=START, state="RUNNING")
+    with RecordingWriter(tmp_path / "small") as writer:
+        writer.write_jobs([kept, kept.model_copy(update={"job_id": "8", "user": "ines", "gpus_per_node": 0})])
+        writer.finish(header("small"), Topology())
+    anonymise_recording(Recording.open(tmp_path / "small"), tmp_path / "shared", salt=SALT)
+    jobs = list(Recording.open(tmp_path / "shared").jobs())
+    assert [(job.name, job.user == "root") for job in jobs] == [("MAINT", True), ("MAINT", False)]
+    assert jobs[1].user != "ines"
