@@ -39,7 +39,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"(?:reboot\w*|suspending|power(?:ing)? down)\b(?: \w+){0,3}? nodes? NODES"),
     ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
     ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
-    ("out", r"nodes?[ /]NODES\b[^;]*?\bPOWER(?:ING|ED)?_(?:DOWN|OFF)\b"),
+    ("out", r"nodes?[ /]NODES\b[^;]*?\bPOWER(?:ING|ED)?_(?:DOWN|OFF)\b(?!\W*(?:to\b|>))"),
     ("out", r"hclose\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
     ("back", r"hopen\b.*?\b(?:host )?<?NODES>?(?:\s+-C\b.*)?\s*$"),
     ("out", r"bhosts:? <?NODES>? closed_Adm\b"),

@@ -80,6 +80,7 @@ def states(message: str, source: str = "scheduler", node: str | None = None) -> 
         ("spot interruption: node v017 will be terminated", [("v017", "out")]),
         ("power_save: node v017 preempted by provider, POWERING_DOWN", [("v017", "out")]),
         ("node v017 state POWERED_DOWN+CLOUD", [("v017", "out")]),
+        ("node v017 changed from POWERED_DOWN to CONFIGURING", []),
         ("v017 offlined by admin: DIMM swap", [("v017", "out")]),
         ("remote shutdown/reboot requested by admin on v017", [("v017", "out")]),
         ("worker v017 disabled by admin", [("v017", "out")]),
