@@ -41,6 +41,7 @@ from detectors.link_fault.lines import Lines
 from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
+from detectors.link_fault.together import Together
 from detectors.link_fault.verdicts import FLAP_HOLD_MS, Judge, Verdict
 from detectors.spec import load_spec
 
@@ -78,6 +79,7 @@ class LinkFault(BaseDetector):
         self._announced = Announced()
         self._scheduler = Scheduler(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
+        self._together = Together(self._cables, self._states, self._nodes)
         self._judge = Judge(
             config,
             fleet,
@@ -88,6 +90,7 @@ class LinkFault(BaseDetector):
             self._lines,
             self._announced,
             self._nodes,
+            self._together,
         )
         # A case's memo: the `end` it names, its `mode`, the first ends of its cables (`members`), and since when all is
         # well (`fine_at`, -1).
@@ -205,7 +208,7 @@ class LinkFault(BaseDetector):
         return over
 
     def _is_well(self, case: OpenCase, cable: Cable, now: Instant) -> bool:
-        ports = self._judge.ports(cable)
+        ports = self._together.ports(cable)
         calm = now - self._judge.last_down(cable) >= FLAP_HOLD_MS - self._config.release_s * 1000
         if not ports:  # its kernel's lines are all that is known
             return calm if case.fault == "link_flap" else self._lines.logged_up(cable.ends[0], case.started_at)

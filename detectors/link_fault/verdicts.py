@@ -73,14 +73,12 @@ class Judge:
         lines: Lines,
         announced: Announced,
         nodes: Nodes,
+        together: Together,
     ) -> None:
         self._config, self._fleet, self._cables, self._states = config, fleet, cables, states
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
-        self._announced, self._together = announced, Together(cables, states, nodes)
-
-    def ports(self, cable: Cable) -> list[tuple[End, States, int]]:
-        """Return the ends of a cable that have reported."""
-        return self._together.ports(cable)
+        self._announced, self._together = announced, together
+        self._ports, self._lives = together.ports, together.lives
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
         """Return whether a port was heard when it should have been."""
@@ -104,14 +102,14 @@ class Judge:
             counted = max(since, closed.get(cable.ends[0], -1))
             if cable.node is not None:
                 counted = max(counted, self._nodes.settled_since(cable.node))
-            downs = {end: int(states.downs(counted)[port]) for end, states, port in self.ports(cable)}
+            downs = {end: int(states.downs(counted)[port]) for end, states, port in self._ports(cable)}
             for end in cable.ends:
                 lines = self._lines.downs(end, counted)
                 if lines:
                     downs[end] = max(len(lines), downs.get(end, 0))
             most = max(downs.values(), default=0)
             seen = max(most, self._distinct(cable, counted))
-            if seen < times or not self._together.lives(cable, self.last_down(cable), now):
+            if seen < times or not self._lives(cable, self.last_down(cable), now):
                 continue
             first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= min(times, most)])
@@ -124,15 +122,18 @@ class Judge:
 
     def last_down(self, cable: Cable) -> Instant:
         """Return when a cable last lost its link, or was without, by any of its ends; -1 never."""
-        return max([states.last_down(port) for _, states, port in self.ports(cable)] + self._logged(cable), default=-1)
+        return max(
+            [states.last_down(port) for _, states, port in self._ports(cable)] + self._logged(cable),
+            default=-1,
+        )
 
     def losses(self, cable: Cable) -> list[Instant]:
         """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
-        return [at for _, states, port in self.ports(cable) for at in states.losses(port)] + self._logged(cable)
+        return [at for _, states, port in self._ports(cable) for at in states.losses(port)] + self._logged(cable)
 
     def _distinct(self, cable: Cable, since: Instant) -> int:
         """Return how often a cable lost its link after `since` by all ends: a brief loss may be read at one only."""
-        apart_ms = max((states.together_ms(port) for _, states, port in self.ports(cable)), default=TOGETHER_MS)
+        apart_ms = max((states.together_ms(port) for _, states, port in self._ports(cable)), default=TOGETHER_MS)
         losses = np.sort([at for at in self.losses(cable) if at > since])
         return int(np.count_nonzero(np.diff(losses) > apart_ms)) + min(len(losses), 1)
 
@@ -150,7 +151,7 @@ class Judge:
         for cable in sorted(suspects, key=lambda cable: cable.ends):
             if cable.ends[0] in found:
                 continue
-            low = [(end, states, port) for end, states, port in self.ports(cable) if states.down_since[port] >= 0]
+            low = [(end, states, port) for end, states, port in self._ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             line = self._line(cable, since - TOGETHER_MS)
             if not self._confirmed(now, cable, low, since, line, erred, flapped):
@@ -159,7 +160,7 @@ class Judge:
                 continue
             if not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
-            if not self._together.lives(cable, since, now):
+            if not self._lives(cable, since, now):
                 continue
             shared, members = self._together.of(cable, since, now)
             started = min(since, line[0]) if line is not None else since
@@ -189,17 +190,13 @@ class Judge:
         """Yield NICs that are down by the kernel's lines alone, and that the topology or a job of several nodes has."""
         for end, since in sorted(self._lines.lost()):
             cable = self._cables.with_end(end)
-            if end[0] != "nic" or self.ports(cable):
+            if end[0] != "nic" or self._ports(cable):
                 continue
             again = any(since - self._config.flap_window_s * 1000 < at < since for at in self._lines.downs(end, -1))
             job = self._fleet.job_of(end[1])
             # A port that nobody uses has such a line at a boot, too, before its node has a job.
             used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
-            if (
-                not used
-                or now - since < (_FLAPPED_MS if again else _LOGGED_MS)
-                or not self._together.lives(cable, since, now)
-            ):
+            if not used or now - since < (_FLAPPED_MS if again else _LOGGED_MS) or not self._lives(cable, since, now):
                 continue
             summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
             evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
@@ -267,7 +264,7 @@ class Judge:
                 continue
             weight, end, port, figures = min(seen_by, key=lambda entry: (entry[1][0] != "nic", -entry[0], entry[1]))
             errors = self._errors[end[0]]
-            if now - errors.odd[port] > 2 * LOOK_MS or not self._together.lives(cable, now - LOOK_MS, now):
+            if now - errors.odd[port] > 2 * LOOK_MS or not self._lives(cable, now - LOOK_MS, now):
                 continue
             started = max(errors.began(port, now), int(self._states[end[0]].heard_since[port]))
             worst = next(name for name, value in figures.items() if value == weight)
@@ -280,11 +277,11 @@ class Judge:
 
     def errs(self, cable: Cable, now: Instant) -> bool:
         """Return whether an end of a cable has counted unusual errors lately."""
-        return any(now - self._errors[end[0]].odd[port] <= _CALM_MS for end, _, port in self.ports(cable))
+        return any(now - self._errors[end[0]].odd[port] <= _CALM_MS for end, _, port in self._ports(cable))
 
     def begin_anew(self, cable: Cable) -> None:
         """Forget the evidence of a cable's errors: what has come to an end is not found again by it."""
-        for end, _, port in self.ports(cable):
+        for end, _, port in self._ports(cable):
             self._errors[end[0]].evidence.forget([port])
 
     def silent_rails(self, now: Instant) -> Iterator[Verdict]:
@@ -302,7 +299,7 @@ class Judge:
             gone = nic in missing
             since = int(last[nic]) if gone else int(self._rails.moved[nic])
             recent = now - since <= 3_600_000
-            if not siblings or not recent or states.state[nic] == 0 or not self._together.lives(cable, since, now):
+            if not siblings or not recent or states.state[nic] == 0 or not self._lives(cable, since, now):
                 continue
             if gone:
                 if not all(self.is_fresh(states, other, now) and last[other] > since for other in siblings):
@@ -348,7 +345,7 @@ class Judge:
         """
         if self._announced.covers(cable.ends, since):
             return "info"
-        uses = [int(states.used[port]) for _, states, port in self.ports(cable)]
+        uses = [int(states.used[port]) for _, states, port in self._ports(cable)]
         job = None if uses or cable.node is None else self._fleet.job_of(cable.node)
         used = max(uses, default=now if job is not None and len(job.nodes) > 1 else -1)
         return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
@@ -359,14 +356,14 @@ class Judge:
 
     def _name(self, cable: Cable, showing: list[End]) -> End:
         """Return the end to name: a node's NIC if it reports its link, else the first of the ends that show it."""
-        for end, states, port in self.ports(cable):
+        for end, states, port in self._ports(cable):
             if end[0] == "nic" and states.state[port] >= 0:
                 return end
         return min(showing)
 
     def _evidence(self, cable: Cable, since: Instant, now: Instant) -> dict[str, float | int | str]:
         evidence: dict[str, float | int | str] = {"cable": " - ".join(_in_words(end) for end in cable.ends)}
-        for end, states, port in self.ports(cable):
+        for end, states, port in self._ports(cable):
             side = "nic" if end[0] == "nic" else f"port_{end[1]}"
             evidence[f"{side}_up"] = int(states.state[port])
             evidence[f"{side}_downs"] = int(states.downs(since - 1)[port])

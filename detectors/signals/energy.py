@@ -23,15 +23,17 @@ class Energy(Columns):
         return stands
 
 
-class Meter(Energy):
-    """And when that was read (ms; -1 never): what repeats the reading before counts as read when that was."""
+class Meter(Columns):
+    """By GPU: `used` (mJ) as last read anew, and when that was (`at`, ms; -1 never)."""
 
+    used: FloatArray = column(np.nan)
     at: IntArray = column(-1)
 
     def power(self, gpus: Any, at: IntArray, used: FloatArray) -> FloatArray:
-        """Take readings as `stands` does, at `at` (n,); return the mean power (W) of each since the one before.
+        """Take a reading of each of `gpus`, an index of n, NaN left out, at `at` (n,).
 
-        It is 0 where that is repeated, and NaN where there is none, or where it was long ago.
+        Return the mean power (W) of each since the one before: 0 where that is repeated, and NaN where there is none,
+        or where it was long ago.
         """
         before, then = self.used[gpus], self.at[gpus]
         spent = at - then

@@ -23,6 +23,8 @@ from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.replays import DetectorSettings, ReplayState
 from services.kit.wire import WireError
+from services.recording.embedded import fleet_job
+from services.recording.model import Job
 
 TOPICS = {"logs": "id-1", "jobs": "id-2"}
 STORED = Stored("vela/a b", 3, {"logs": 7}, "[]", True, b"engine")
@@ -194,7 +196,9 @@ def test_rows_written_by_hand_are_taken() -> None:
 
 def test_a_job_that_only_keeps_its_nodes_is_maintenance() -> None:
     start = {"job_id": "7", "nodes": ["v001"], "start": "2024-04-01T08:00:00Z"}
-    assert job_of({**start, "name": "MAINT firmware", "user": "root"}).maintenance
+    kept = {**start, "name": "MAINT firmware", "user": "root", "state": "RUNNING"}
+    assert job_of(kept).maintenance
+    assert fleet_job(Job.model_validate(kept)) == job_of(kept), "embedded as through Kafka"
     assert job_of({**start, "maintenance": True}).maintenance
     assert not job_of({**start, "name": "train", "user": "root"}).maintenance
 
