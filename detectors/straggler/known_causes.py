@@ -65,8 +65,8 @@ _REPLAYS, _RECOVERIES = f"{_NVLINK}REPLAY_ERROR_COUNT_TOTAL", f"{_NVLINK}RECOVER
 class KnownCauses(Columns):
     """Columns over all GPUs.
 
-    `at` last reading (ms); `now` what it reads: its clock's mean over a minute (MHz), heat (degrees), power limit
-    (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
+    `at` last reading (ms); `now` what it reads: its clock's mean over a minute of work (MHz), heat (degrees), power
+    limit (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
     its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
     something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
     alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `latest` its clock, `peak` the highest it had.
@@ -132,11 +132,11 @@ class KnownCauses(Columns):
         keep_known(self.latest, where, clock)
         self.peak[where] = np.fmax(self.peak[where], clock)
         watts, moves = of("DCGM_FI_DEV_POWER_USAGE"), _MOVES.take(since_ms)
-        moved, drawn = mean + moves * (clock - mean), drawn + moves * (watts - drawn)
+        busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # without work nothing holds its clock, and links train down
+        moved, drawn = mean + moves * busy * (clock - mean), drawn + moves * (watts - drawn)
         for middle, value in ((moved, clock), (drawn, watts)):
             first = np.isnan(middle)
             middle[first] = value[first]
-        busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # idle links train down
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
         carries = np.where(busy, _LANE.take(np.minimum(np.fmax(gen, 0), 16).astype(np.int64)) * lanes, np.nan)
         crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")

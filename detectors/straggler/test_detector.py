@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from detectors.contract import Finding, LogRecord
+from detectors.contract import Finding, FloatArray, LogRecord
 from detectors.engine.rows import KeyColumn
 from detectors.fleet.fleet import Job, JobEvent
 from detectors.spec import configure
@@ -26,6 +27,8 @@ from detectors.straggler.examples import (
     POWER,
     REASONS,
     SUDDEN,
+    TEMP,
+    UTIL,
     Slow,
     Training,
     from_to,
@@ -265,6 +268,21 @@ def test_under_a_cap_that_all_were_given_chips_differ_and_that_is_nobodys_fault(
     }
     found = entities(Training(minutes=9, slow=[Slow([5], 120)], uniform=[(120, 1e9, 1.1)], dcgm=dcgm))
     assert found == [{"node": name(rank // 4), "gpu": rank % 4} for rank in named]
+
+
+def test_a_hot_gpu_is_held_down_by_heat_though_scrapes_see_full_clocks_in_a_pause_and_as_it_ends() -> None:
+    def paused(at_s: FloatArray, values: FloatArray, pause_s: float, pausing: float, working: float) -> FloatArray:
+        hot = (at_s >= ONSET_S) & (np.arange(values.shape[1]) == CULPRIT)
+        return np.where(at_s % 300 < pause_s, pausing, np.where(hot, working, values))
+
+    fields = {CLOCK: (180, 1410.0, 1230.0), TEMP: (120, 65.0, 84.0), UTIL: (120, 0.0, 100.0)}
+    dcgm = {
+        field_: partial(paused, pause_s=pause_s, pausing=pausing, working=working)
+        for field_, (pause_s, pausing, working) in fields.items()
+    }
+    slow = replace(SUDDEN, minutes=30, interval_s=60.0, slow=[Slow([CULPRIT], ONSET_S, factor=1.12)])
+    assert entities(slow) == [GPU]
+    assert entities(replace(slow, dcgm=dcgm)) == []
 
 
 def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
