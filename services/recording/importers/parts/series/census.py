@@ -24,6 +24,7 @@ An instance's are columns of their own, with its number: ``DCGM_FI_DEV_FB_USED_M
 """
 _SERIES_MOST = 1_000_000
 """Series remembered, some 2 GB; beyond it all is forgotten and learnt again: a live cluster's jobs make new ones."""
+_NODE_OR_SWITCH = "one name is that of a node and of a switch: it stays what it was first"
 FALLBACK = "__node__"
 """A label for the node that a series is of where its own labels name none."""
 
@@ -107,6 +108,8 @@ class Census:
         if isinstance(made, str):
             return made
         if reading.stream == "steps" and made[2]:
+            if made[2] in self._switches:
+                return _NODE_OR_SWITCH
             self._machine(str(made[2]))
         if reading.stream != "dcgm":
             return Place(reading, made, labels.get("hpc_job") or None)
@@ -210,8 +213,8 @@ class Census:
             self._gpu_nodes.setdefault(uuid, node)
         device = _DEVICE.fullmatch(labels.get("device", ""))
         number = labels.get("gpu") or labels.get("gpu_id") or (device[1] if device else "")
-        if not (number.isascii() and number.isdigit() and int(number) < 256):
-            return "the labels number no GPU"
+        if node in self._switches or not (number.isascii() and number.isdigit() and int(number) < 256):
+            return _NODE_OR_SWITCH if node in self._switches else "the labels number no GPU"
         machine = self._machine(node)
         facts = machine.gpus.setdefault(int(number), {})
         for fact, value in (("uuid", uuid), ("pci_bus_id", labels.get("pci_bus_id"))):
@@ -224,6 +227,8 @@ class Census:
         node, device = self.host(labels), labels.get("device", "")
         if not node or not device:
             return "the labels name no node and device"
+        if node in self._switches:
+            return _NODE_OR_SWITCH
         port = labels.get("port", "1")
         nic = device if port == "1" else f"{device}:{port}"
         self._machine(node).nics.add(nic)
@@ -234,6 +239,8 @@ class Census:
         port = labels.get("device") or labels.get("interface") or ""
         if not switch or not port:
             return "the labels name no switch and port"
+        if switch in self._machines:
+            return _NODE_OR_SWITCH
         self._switches.add(switch)
         return switch, port
 
@@ -251,6 +258,8 @@ class Census:
         node, mount = labels.get("node") or self.host(labels), labels.get("mount", "")
         if not node or not mount:
             return "the labels name no node and mount"
+        if node in self._switches:
+            return _NODE_OR_SWITCH
         self._machine(node)
         self._mounts.add(mount)
         return node, mount

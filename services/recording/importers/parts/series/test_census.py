@@ -78,6 +78,25 @@ def test_both_spellings_of_host_and_gpu_are_read() -> None:
     }
 
 
+OF_A_NODE = (
+    ("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0", "hostname": "s1"}),
+    ("node_infiniband_port_data_received_bytes_total", {"device": "mlx5_0", "instance": "s1:9100"}),
+    ("hindcast_storage_read_bytes_total", {"node": "s1", "mount": "/data"}),
+    ("hindcast_job_loss", {"job_id": "1", "rank": "0", "node": "s1"}),
+)
+OF_A_SWITCH = ("sonic_interface_pfc_receive_packets_total", {"device": "Ethernet0", "switch": "s1", "priority": "3"})
+
+
+@pytest.mark.parametrize("of_a_node", OF_A_NODE, ids=lambda one: one[0])
+def test_a_machine_is_a_node_or_a_switch_and_not_both(of_a_node: tuple[str, dict[str, str]]) -> None:
+    for first, second, kinds in ((of_a_node, OF_A_SWITCH, (1, 0)), (OF_A_SWITCH, of_a_node, (0, 1))):
+        census = Census()
+        placed(census, first[0], **first[1])
+        assert "that of a node and of a switch" in str(census.place(*second))
+        found = census.topology()
+        assert (len(found.nodes), len(found.switches)) == kinds
+
+
 def test_a_pods_name_is_not_taken_for_a_node() -> None:
     census = Census(hosts={"10.0.0.7": "n7"})
     pod = {"gpu": "0", "UUID": "GPU-a", "Hostname": "nvidia-dcgm-exporter-x7k2p"}
