@@ -15,10 +15,13 @@ from detectors.contract import Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 
-State = Literal["out", "back", "suspect", "down", "alive"]
+State = Literal["out", "back", "suspect", "unready", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
 """For so long "not responding" does not take the place of "down"."""
+_UNREADY_MS = 295_000
+"""A kubelet that restarts leaves its node "NotReady" for a minute; Kubernetes evicts what runs there after five
+(tolerationSeconds of its admission plugin DefaultTolerationSeconds), less one step of the grid."""
 _ONE: Final = r"[A-Za-z][\w.-]*(?:\[[\d,-]+\][\w.-]*)?"
 NODES: Final = rf"(?P<nodes>(?!(?:and|by|for|of|reason|to)\b){_ONE}(?:,{_ONE})*)"
 """Names of nodes as Slurm shortens them, for `expand`; no words that follow a verb in a line."""
@@ -55,8 +58,8 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
     ("out", r"node[ /]NODES status is now: NodeNotSchedulable"),
-    ("down", r"node[ /]NODES(?: (?:status|condition|event|is|now|became|changed|to|state))*:? (?:Node)?Not ?Ready\b"),
-    ("down", r"node[ /]NODES\b.*kubelet (?:has )?stopped posting"),
+    ("unready", r"node[ /]NODES(?: (?:status|condition|event|is|now|became|changed|to|state))*:? (?:Node)?Not ?Ready"),
+    ("unready", r"node[ /]NODES\b.*kubelet (?:has )?stopped posting"),
     ("back", r"node[ /]NODES(?: (?:status|condition|event|is|now|became|changed|to|state))*:? (?:Node)?Ready\b"),
     ("back", r"node[ /]NODES status is now: NodeSchedulable"),
     ("out", r"scale-?down: removing (?:empty )?node NODES\b"),
@@ -186,7 +189,7 @@ def words_of(record: LogRecord) -> Iterator[tuple[str, State]]:
 def _state_beside(node: str, message: str) -> State | None:
     """Return the state that a line gives the node that it is recorded with, in no form that names it; None for most."""
     if found := _READINESS.search(message):
-        return "back" if found["ready"] else "down"
+        return "back" if found["ready"] else "unready"
     if node in message and _taken_out(message):
         return "out"
     return "alive" if _DAEMON.match(message) else None
@@ -246,7 +249,7 @@ class Scheduler:
                     self._purpose[node] = word
                     if state == "back":
                         self._fate.pop(node, None)
-                elif state == "down" or not self._lately_down(node, record.at):
+                elif state == "down" or not (self._lately_down(node, record.at) or self._is_unready(node)):
                     self._fate[node] = word
 
     def _known(self, named: str, source: str | None) -> str:
@@ -257,6 +260,9 @@ class Scheduler:
     def _lately_down(self, node: str, now: Instant) -> bool:
         word = self._fate.get(node)
         return word is not None and word.state == "down" and now - word.at <= _KEPT_DOWN_MS
+
+    def _is_unready(self, node: str) -> bool:
+        return node in self._fate and self._fate[node].state == "unready"
 
     def on_purpose(self, node: str, now: Instant) -> Word | None:
         """Return the line by which a node was taken out on purpose, if that still holds.
@@ -294,7 +300,7 @@ class Scheduler:
         return going
 
     def fate(self, node: str, since: Instant) -> Word | None:
-        """Return the line since `since` that says that a node is down, or does not answer."""
+        """Return the line since `since` that says that a node is down, is not ready, or does not answer."""
         word = self._fate.get(node)
         return word if word is not None and word.at >= since else None
 
@@ -303,9 +309,13 @@ class Scheduler:
         word = self._alive.get(node)
         return word if word is not None and word.at > since else None
 
-    def reported_down(self, since: Instant) -> Iterable[tuple[str, Word]]:
+    def reported_down(self, since: Instant) -> Iterable[str]:
         """Return the nodes that were reported down after `since`."""
-        return [(node, word) for node, word in self._fate.items() if word.state == "down" and word.at > since]
+        return [node for node, word in self._fate.items() if word.state == "down" and word.at > since]
+
+    def long_unready(self, now: Instant) -> Iterable[str]:
+        """Return the nodes that Kubernetes has called not ready for so long that what ran there is evicted."""
+        return [node for node, word in self._fate.items() if word.state == "unready" and now - word.at >= _UNREADY_MS]
 
     def go_on_with(self, survivors: Survivors) -> None:
         """Forget what is known of nodes that are gone."""

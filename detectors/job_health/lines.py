@@ -97,7 +97,7 @@ class Lines:
                 if form.search(record.message):
                     self._jobs.setdefault(str(record.job_id), {})[matter] = record.at
             for node, word in words_of(record):
-                if word in {"down", "suspect"}:
+                if word in {"down", "suspect", "unready"}:
                     self._nodes[node] = record.at, record.message[:200]
         elif record.node is not None and _stops_jobs(record):
             self._nodes[record.node] = record.at, record.message[:200]

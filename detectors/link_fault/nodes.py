@@ -70,7 +70,7 @@ class Nodes(Columns):
         ):
             return False
         fate = self._scheduler.fate(node, since - _OF_OLD_MS)
-        if fate is not None and fate.state == "down":
+        if fate is not None and fate.state in {"down", "unready"}:
             return False
         if not self.is_gathered(node):
             return True

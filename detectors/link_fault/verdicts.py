@@ -36,8 +36,6 @@ _CONFIRM_AGAIN_MS = 90_000
 """A link that was lost, came back and is lost again may be flapping: with the next loss it is, and not down."""
 _CONFIRM_IDLE_MS = 120_000
 """Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
-_FLAPPED_MS = 150_000
-"""A link that has flapped flaps again, and everybody knows of it: a loss that is no flap lasts."""
 _USED_MS = 3_600_000
 _LOGGED_MS = 60_000
 """Where the kernel's lines are all there is of a port no reading confirms a loss: a link trains anew in less."""
@@ -196,7 +194,11 @@ class Judge:
             job = self._fleet.job_of(end[1])
             # A port that nobody uses has such a line at a boot, too, before its node has a job.
             used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
-            if not used or now - since < (_FLAPPED_MS if again else _LOGGED_MS) or not self._lives(cable, since, now):
+            if (
+                not used
+                or now - since < (_CONFIRM_AGAIN_MS if again else _LOGGED_MS)
+                or not self._lives(cable, since, now)
+            ):
                 continue
             summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
             evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
@@ -213,9 +215,7 @@ class Judge:
         """
         usual = max(float(np.nan_to_num(states.heard.usual[port])) for _, states, port in low)
         confirm = max(self._config.confirm_s * 1000, _CONFIRM_INTERVALS * usual)
-        if cable.ends[0] in flapped and now - since < _FLAPPED_MS:
-            return False
-        again = self._lost_before(cable, since)
+        again = cable.ends[0] in flapped or self._lost_before(cable, since)
         if again or cable.ends[0] in erred:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)

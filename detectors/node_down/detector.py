@@ -1,24 +1,25 @@
 """A node is down: its in-band series stop, or the scheduler says so, while its BMC may live on.
 
-When the scheduler says that a node is down, it is reported at once. So is a node that misses two readings in all its
-in-band streams (GPUs, NICs, storage) after its kernel's or BMC's last words, when the scheduler misses it too, or when
-its BMC reads no power while it had a job. Else it is inferred. A node's silence weighs what so long a silence weighs
-here, where scrapes get lost in runs and collectors pause; its job's steps that stop with it, or its watts that fall,
-weigh by how seldom jobs pause for so long, or watts fall so far. Together they must be so improbable that chance makes
-them within the budget only. On silence alone it takes five minutes, and longer than nodes here are ever silent; of a
-node without a job, as long as a reboot takes, or as a power cycle if its BMC reads no power. A node whose job goes on
-stepping is alive: its collector is not (`telemetry_gap`); so are nodes that fall silent together, unless their job
-stops with them or something names each of them. Streams that stop one by one are their agents' trouble. What the
-scheduler took out on purpose is silent by right.
+When the scheduler says that a node is down, it is reported at once; but one that Kubernetes calls not ready only if it
+is silent as well, or nothing is gathered of it and it stays so for five minutes: kubelets restart. So is a node that
+misses two readings in all its in-band streams (GPUs, NICs, storage) after its kernel's or BMC's last words, when the
+scheduler misses it too, or when its BMC reads no power while it had a job. Else it is inferred. A node's silence
+weighs what so long a silence weighs here, where scrapes get lost in runs and collectors pause; its job's steps that
+stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts fall so far. Together they
+must be so improbable that chance makes them within the budget only. On silence alone it takes five minutes, and longer
+than nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its BMC
+reads no power. Where nodes join the cluster, one without a job that leaves it is information: clouds and autoscalers
+take nodes away. A node whose job goes on stepping is alive: its collector is not (`telemetry_gap`); so are nodes that
+fall silent together, unless their job stops with them or something names each of them. Streams that stop one by one
+are their agents' trouble. What the scheduler took out on purpose is silent by right.
 
-It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
-node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still
-answers (`job_hang` sees the job).
+It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes, or if an
+autoscaler took it away before any joined; about an idle node that hangs with its power on, until the scheduler says
+so; about a node that hangs while its exporter still answers (`job_hang` sees the job).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -38,8 +39,9 @@ from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
-from detectors.fleet.scheduling import Scheduler, Word
+from detectors.fleet.scheduling import Scheduler
 from detectors.fleet.tenancy import Tenancy
+from detectors.node_down.cases import MISSED, Case, bmc_in_a_word
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords, is_panic
 from detectors.node_down.silence import Silence
@@ -47,8 +49,6 @@ from detectors.signals.watts import Watts
 from detectors.spec import load_spec
 
 _FAULT: Fault = "node_down"
-_MISSED: Final = 2.2
-"""Two readings are missing, with room for jitter."""
 _SIGNS_BEFORE_MS: Final = 180_000
 """A SEL or kernel line this long before the silence still speaks of it: BMCs are read every minute."""
 _TOGETHER: Final = 3
@@ -62,49 +62,6 @@ _FORGET_MS: Final = 86_400_000
 _LATELY_MS: Final = 300_000
 """A line of its own within five minutes shows a node alive: programs that run print one as often, mostly."""
 _RELEASE_INTERVALS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """All that is known of a node at the moment of judgement."""
-
-    node: str
-    number: int
-    last: Instant
-    usual: float
-    missed: float
-    together: int
-    word: Word | None
-    line: tuple[Instant, str] | None
-    off: bool
-    watts: float
-    watts_before: float
-    draws_less: bool
-    """Whether it has drawn less since it fell silent: by the BMC's second reading after that."""
-    bmc: str
-    job_id: str | None
-    stopped: bool | None
-    odds: float
-    """By chance, of such a silence with its job's pause or its fall of power beside it; 1: neither is."""
-    paused: float
-    """For how many of its steps its job has stopped with it, or for how many readings its GPUs stand."""
-
-    @property
-    def down(self) -> bool:
-        """Whether the scheduler says that it is down."""
-        return self.word is not None and self.word.state == "down"
-
-    @property
-    def support(self) -> list[str]:
-        """What speaks for it beside the silence."""
-        signs = {
-            "scheduler": self.word is not None,
-            "event log": self.line is not None,
-            "power": self.draws_less,
-            "steps": self.stopped is True,
-            "its job's GPUs": self.stopped is None and self.paused > _MISSED,
-        }
-        return [name for name, says in signs.items() if says]
 
 
 class NodeDown(BaseDetector):
@@ -160,14 +117,15 @@ class NodeDown(BaseDetector):
         self._tenancy.note(now)
         self._silence.measure(now, self._excused.keys() | {case.node for case in self._book.cases()})
         over = self._close(now)
-        stated = {node for node, _ in self._scheduler.reported_down(self._heard_of)}
+        unheard = (node for node in self._scheduler.long_unready(now) if not self._was_heard(node))
+        stated = {*self._scheduler.reported_down(self._heard_of), *unheard}
         self._heard_of = now
         silence = self._silence
         suspects = np.flatnonzero((silence.missed > LATE) & (silence.silent_ms <= _FORGET_MS))
         names = {self._roster.names[number] for number in suspects.tolist()} | stated
         self._excused = {node: last for node, last in self._excused.items() if node in names}
         began: list[Finding] = []
-        for node in sorted(names - {case.node for case in self._book.cases()}):
+        for node in sorted(names - {case.node for case in self._book.cases() if case.severity != "info"}):
             began += self._judge(now, node, stated=node in stated)
         self.tails["falls of power"].learn(self._watts.drops())
         return [*over, *began]
@@ -187,12 +145,22 @@ class NodeDown(BaseDetector):
         if out is not None:
             self._excused[node] = last
             return []
-        if not stated and self._silence.missed[number] < _MISSED:
+        if not stated and self._silence.missed[number] < MISSED:
             return []
         case = self._case(now, number, last, usual)
-        return self._fire(now, case) if stated or self._is_down(case, now) else []
+        if not stated and not self._is_down(case, now):
+            return []
+        idle = case.job_id is None and not case.off and not case.support
+        has_left = not stated and idle and self._silence.comes_and_goes(now)
+        if has_left:
+            self._excused[node] = last
+        return self._fire(now, case, has_left=has_left)
 
-    def _is_down(self, case: _Case, now: Instant) -> bool:
+    def _was_heard(self, node: str) -> bool:
+        number = self._roster.known(node)
+        return number is not None and number < len(self._silence) and bool(self._silence.last[number] >= 0)
+
+    def _is_down(self, case: Case, now: Instant) -> bool:
         """Return whether a silent node is down; none of the rest if its job proves that it lives.
 
         What draws no power does not live, whatever its job does on other nodes.
@@ -213,11 +181,11 @@ class NodeDown(BaseDetector):
         sure = case.odds <= allowed or (work_stands and case.missed >= least)
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
-    def _stays_off(self, case: _Case, now: Instant) -> bool:
+    def _stays_off(self, case: Case, now: Instant) -> bool:
         """Return whether a node without a job draws no power for longer than one that is power-cycled."""
         return now - case.last >= max(_CYCLE_MS, self._config.least_readings * case.usual)
 
-    def _is_silent_for_good(self, case: _Case, now: Instant) -> bool:
+    def _is_silent_for_good(self, case: Case, now: Instant) -> bool:
         """Return whether silence alone says it: longer than nodes here are ever silent, of all its streams at once."""
         needed = float(self._silence.needed[case.number])
         if case.job_id is None:
@@ -229,7 +197,7 @@ class NodeDown(BaseDetector):
             self._excused[case.node] = case.last  # so long at work it is its collector, and idle when the work is over
         return not draws_on and not self._is_a_collector(case, now)
 
-    def _lives(self, case: _Case, now: Instant) -> bool:
+    def _lives(self, case: Case, now: Instant) -> bool:
         outlived = case.last + int(self._config.least_readings * case.usual)
         word = self._scheduler.alive(case.node, case.last + int(case.usual))
         if word is not None and word.at > outlived:
@@ -243,7 +211,7 @@ class NodeDown(BaseDetector):
             self._excused[case.node] = case.last  # its job outlived what a crash could explain: it is the collector
         return True
 
-    def _is_a_collector(self, case: _Case, now: Instant) -> bool:
+    def _is_a_collector(self, case: Case, now: Instant) -> bool:
         """Return whether the silence of several nodes at once is better explained by what collects it."""
         reporting = self._silence.reporting(_FORGET_MS)
         if case.together >= reporting:
@@ -254,10 +222,10 @@ class NodeDown(BaseDetector):
             case.together >= _FEED_SHARE * reporting and not self._progress.any_goes_on(now)
         )
 
-    def _case(self, now: Instant, number: int, last: Instant, usual: float) -> _Case:
+    def _case(self, now: Instant, number: int, last: Instant, usual: float) -> Case:
         node, silence = self._roster.names[number], self._silence
         silent = last >= 0 and silence.missed[number] > 1
-        since = (last if silent else now) - _SIGNS_BEFORE_MS
+        since = (last if silent else now) - _SIGNS_BEFORE_MS if last >= 0 else -1
         watts, before = self._watts.since(number, last)
         bmc_last, bmc_usual = self._roster.latest(self._bmcs)
         job_id = self._tenancy.job(node, last)
@@ -268,7 +236,7 @@ class NodeDown(BaseDetector):
             beside = min(2 * self._pauses.odds(stepped) if stepped else 1.0, self._odds_of_fall(watts, before))
             paused = stepped or self._stands(job_id, node, last, usual, now)
             odds = 1.0 if beside >= 1 else both(beside, silence.lapses.odds(float(silence.missed[number])))
-        return _Case(
+        return Case(
             node=node,
             number=number,
             last=last,
@@ -281,7 +249,7 @@ class NodeDown(BaseDetector):
             watts=watts,
             watts_before=before,
             draws_less=self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
-            bmc=_bmc(int(bmc_last[number]), float(bmc_usual[number]), now),
+            bmc=bmc_in_a_word(int(bmc_last[number]), float(bmc_usual[number]), now),
             job_id=job_id,
             stopped=self._progress.stopped(job_id, now) if job_id else None,
             odds=odds,
@@ -305,7 +273,7 @@ class NodeDown(BaseDetector):
         falls = self.tails["falls of power"]
         return believed(float(falls.odds(np.array([before / max(watts, 1.0) - 1]))[0]), falls.total)
 
-    def _fire(self, now: Instant, case: _Case) -> list[Finding]:
+    def _fire(self, now: Instant, case: Case, *, has_left: bool) -> list[Finding]:
         stated_at = case.word.at if case.word is not None else now
         started_at = min(case.last + int(case.usual / 2), stated_at, now) if case.missed > 1 else stated_at
         return self._book.fire(
@@ -313,23 +281,19 @@ class NodeDown(BaseDetector):
             _FAULT,
             {"node": case.node},
             started_at=started_at,
-            severity="page",
+            severity="info" if has_left else "page",
             score=min(1.0, (0.95 if case.down else 0.65) + 0.12 * len(case.support)),
-            summary=self._summary(case, now),
-            action="look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
+            summary=case.summary(now) + ("; it had no work, and nodes come and go here" if has_left else ""),
+            action="none, if it was taken away on purpose"
+            if has_left
+            else "look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
             "it passes its health check",
             evidence=self._evidence(case, now),
+            aspect="left" if has_left else "",
             memo={"heard": case.last, "back_at": -1},
         )
 
-    def _summary(self, case: _Case, now: Instant) -> str:
-        if case.missed > 1:
-            silent = f"{case.node} is silent for {(now - case.last) / 1000:.0f} s ({case.missed:.1f} intervals)"
-        else:
-            silent = f"{case.node} is down by the scheduler's word"
-        return silent + (f"; also shown by {', '.join(case.support)}" if case.support else "")
-
-    def _evidence(self, case: _Case, now: Instant) -> Evidence:
+    def _evidence(self, case: Case, now: Instant) -> Evidence:
         reporting = self._silence.reporting(_FORGET_MS)
         evidence: dict[str, float | int | str] = {
             "silent_together": case.together,
@@ -371,6 +335,9 @@ class NodeDown(BaseDetector):
             self._silence.grow(len(self._roster))
             last, missed = int(self._silence.last[number]), float(self._silence.missed[number])
             usual = float(self._silence.usual[number])
+            if last < 0 and self._scheduler.back_at(entry.node) > entry.started_at:
+                over.append(self._book.resolve(entry, now, "the scheduler has it back"))
+                continue
             if last <= memo["heard"] or missed > LATE:
                 memo["back_at"], memo["heard"] = -1, max(memo["heard"], last)
                 continue
@@ -389,10 +356,3 @@ def both(one: float, other: float) -> float:
     """Return how likely two independent readings are so improbable together (Fisher's method, of two)."""
     product = one * other
     return product * (1 - math.log(product))
-
-
-def _bmc(last: Instant, usual: float, now: Instant) -> str:
-    """Return in a word how a BMC does that was last heard at `last`, every `usual` ms."""
-    if last < 0:
-        return "unknown"
-    return "reports" if now - last <= 2.5 * max(usual, 1.0) else "silent"

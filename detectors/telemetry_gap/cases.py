@@ -162,7 +162,7 @@ class Cases(Kept):
         if self._scheduler.by_right(name, since, 0.0, now) is not None:
             return True
         fate = self._scheduler.fate(name, since - _MISSED_BEFORE_MS)
-        return fate is not None and fate.state == "down"
+        return fate is not None and fate.state in {"down", "unready"}
 
     def _frozen_gpus(self, now: Instant) -> Iterator[Case]:
         gpus, streams = self._gpus, self._streams

@@ -21,7 +21,7 @@ _ASSIGNED = re.compile(r"Successfully assigned (?P<pod>\S+) to (?P<node>\S+)")
 _CREATED = re.compile(r"Created pod:? (?P<pod>\S+)")
 _NODE_WORDS = {
     # what the node controller and kubelets say of nodes, in the words that schedulers' logs have for it
-    "NodeNotReady": ("error", "Node {node} not responding, setting DOWN"),
+    "NodeNotReady": ("error", "node {node} is not ready"),
     "NodeReady": ("info", "node {node} returned to service"),
     "NodeNotSchedulable": ("info", "node {node} state set to DRAIN"),
     "NodeSchedulable": ("info", "node {node} state set to RESUME"),

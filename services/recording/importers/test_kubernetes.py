@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from detectors.contract import LogRecord
+from detectors.fleet.scheduling import words_of
 from services.kit.times import parse_instant
 from services.recording.importers.kubernetes import convert
 from services.recording.reader import Recording
@@ -70,7 +72,7 @@ def test_pods_of_one_owner_are_a_job_and_events_name_others(tmp_path: Path) -> N
     assert jobs["train/sweep"].start == parse_instant("2024-04-01T08:06:10Z")
     down = next(one for one in recording.events() if one.node == "gpu03")
     assert (down.source, down.severity) == ("scheduler", "error")
-    assert "setting DOWN" in down.message
+    assert list(words_of(LogRecord(0, down.source, down.message, node=down.node))) == [("gpu03", "unready")]
     assert report.skipped["an object that is no pod and no event"] == 1
 
 
