@@ -300,7 +300,7 @@ class JobHealth(BaseDetector):
         stays = np.stack([lasting for _, lasting in rises])
         risen = self._shares([size for size, _ in rises])
         held = self._suspected(risen)
-        risen[1] = np.where(self._courses["loss"].falling_fast(), 0.0, risen[1])
+        risen[1] = np.where(self._courses["loss"].young, 0.0, risen[1])
         return np.where(stays, risen, 0.0), risen, held
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
@@ -361,12 +361,9 @@ class JobHealth(BaseDetector):
 
     def _figures(self, number: int) -> dict[str, float | int | str]:
         evidence: dict[str, float | int | str] = {}
-        one = np.array([number])
         for name, course in self._courses.items():
-            (level,), (noise,) = course.level(one)
-            rise = course.size()[number]
-            figures = {name: np.exp(level + rise), f"{name}_before": np.exp(median_of(course.blocks[-5:, number]))}
-            figures[f"{name}_noise"] = noise
+            rise, before = course.level[number] + course.size()[number], median_of(course.blocks[-5:, number])
+            figures = {name: np.exp(rise), f"{name}_before": np.exp(before), f"{name}_noise": course.noise[number]}
             evidence |= {key: float(value) for key, value in figures.items() if np.isfinite(value)}
         iteration = self._courses["loss"].iteration[number]
         return evidence | ({"iteration": int(iteration)} if np.isfinite(iteration) else {})

@@ -99,7 +99,11 @@ class Waiting(Kept):
 
 
 class Course(Evidence):
-    """One signal of every job: its past, its last looks, and the bet that chance made what they show."""
+    """One signal of every job: its past, its last looks, and the bet that chance made what they show.
+
+    Of its past, in logarithms, NaN until known: its `level`, the `noise` of a look at it, and by how much it `wanders`
+    from one block to the next; it is `young` while it has come down by a quarter and more.
+    """
 
     axis = REUSED
     voice: IntArray = column(_NOBODY)
@@ -111,6 +115,10 @@ class Course(Evidence):
     block_since: IntArray = column(-1)
     blocks: FloatArray = column(np.nan, _BLOCKS)
     spreads: FloatArray = column(np.nan, _BLOCKS)
+    level: FloatArray = column(np.nan)
+    noise: FloatArray = column(np.nan)
+    wanders: FloatArray = column(np.nan)
+    young: BoolArray = column(False)
     recent: FloatArray = column(np.nan, WINDOW)
     recent_at: IntArray = column(-1, WINDOW)
     recent_step: FloatArray = column(np.nan, WINDOW)
@@ -139,7 +147,7 @@ class Course(Evidence):
         self.last[jobs], self.iteration[jobs] = steps.at[last], reached
         finite = np.isfinite(steps.value)
         self._count_bad(steps, finite, jobs)
-        level, noise = self.level(jobs)
+        level, noise = self.level[jobs], self.noise[jobs]
         with np.errstate(invalid="ignore", divide="ignore"):
             logs = np.log(np.where(finite & (steps.value > 0), np.minimum(steps.value, 1e12), np.nan))
         values, counts = _medians(logs, steps.job, jobs)
@@ -250,28 +258,37 @@ class Course(Evidence):
         self.blocks[:, done] = np.concatenate([self.blocks[1:, done], middle[None]])
         self.spreads[:, done] = np.concatenate([self.spreads[1:, done], spread[None]])
         self.block[:, done], self.block_looks[done], self.block_steps[done] = np.nan, 0, 0
+        self._weigh(done)
 
-    def level(self, jobs: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return the level (n,) of each of `jobs` and the noise of a look at it, in logarithms; NaN until known.
+    def _weigh(self, jobs: IntArray) -> None:
+        """Take the past of `jobs` (n,) as their blocks have it now.
 
-        Of what still falls fast it is the highest block: a young job's loss wanders by as much as it has fallen.
+        The level of what still falls fast is its highest block: a young job's loss wanders by as much as it has fallen.
         """
-        ranked = np.sort(self.blocks[:, jobs], axis=0)  # NaN last
+        blocks, every = self.blocks[:, jobs], np.arange(len(jobs))
+        oldest = blocks[np.argmax(np.isfinite(blocks), axis=0), every]
+        young = oldest - blocks[-1] > np.log(4 / 3)
+        ranked, spreads = np.sort(blocks, axis=0), np.sort(self.spreads[:, jobs], axis=0)  # NaN last
         count = np.isfinite(ranked).sum(axis=0)
-        place = np.where(self.falling_fast()[jobs], count - 1, (_LOW * (count - 1)).astype(np.int64))
-        level = ranked[np.maximum(place, 0), np.arange(len(jobs))]
-        spreads = np.sort(self.spreads[:, jobs], axis=0)
-        noise = spreads[np.maximum(count - 1, 0) // 2, np.arange(len(jobs))]
+        place = np.where(young, count - 1, (_LOW * (count - 1)).astype(np.int64))
         known = count >= self._known
-        return np.where(known, level, np.nan), np.where(known, noise, np.nan)
+        moves = np.abs(np.diff(blocks, axis=0)).T
+        self.young[jobs] = young
+        self.level[jobs] = np.where(known, ranked[np.maximum(place, 0), every], np.nan)
+        self.noise[jobs] = np.where(known, spreads[np.maximum(count - 1, 0) // 2, every], np.nan)
+        self.wanders[jobs] = MAD_TO_SIGMA * masked_median(moves, np.isfinite(moves))
+
+    def begin_afresh(self, name: str) -> None:
+        """Take what an older version did not keep of the past from the blocks, which it did."""
+        super().begin_afresh(name)
+        if name == "young":  # the last of them, and after the blocks
+            self._weigh(np.arange(len(self)))
 
     def scatter(self) -> FloatArray:
         """Return by how much (jobs,) looks at each job scatter, or blocks from one to the next if that is more; NaN
         until known.
         """
-        moves = np.abs(np.diff(self.blocks, axis=0)).T
-        wanders = MAD_TO_SIGMA * masked_median(moves, np.isfinite(moves))
-        return np.fmax(self.level(np.arange(len(self)))[1], wanders)
+        return np.fmax(self.noise, self.wanders)
 
     def rise(self) -> tuple[FloatArray, BoolArray]:
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
@@ -280,13 +297,12 @@ class Course(Evidence):
         is reported. It stays if four of five lie above half the rise, and it is not falling back: a spike that the
         optimiser recovers from falls by a tenth within half of them, by more than they scatter.
         """
-        every = np.arange(len(self))
         above, inside = self._latest()
         middle, low = _quantiles(above, inside, 0.5, 0.2)
         newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
         (new,), (old,) = _quantiles(above, newer, 0.5), _quantiles(above, inside & ~newer, 0.5)
         with np.errstate(invalid="ignore"):
-            falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.level(every)[1]))
+            falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
             stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
 
@@ -311,13 +327,6 @@ class Course(Evidence):
         """Return when the rise of a job that is seen in its last looks began, ms."""
         high = self.recent[:, job] >= 0.5 * self.size()[job]
         return int(self.recent_at[np.argmax(high), job])
-
-    def falling_fast(self) -> BoolArray:
-        """Return which jobs are still young: their past has come down by a quarter and more."""
-        first = np.argmax(np.isfinite(self.blocks), axis=0)
-        oldest = self.blocks[first, np.arange(len(self))]
-        young: BoolArray = oldest - self.blocks[-1] > np.log(4 / 3)
-        return young
 
 
 def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatArray, IntArray]:

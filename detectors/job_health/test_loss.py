@@ -5,7 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from detectors.contract import FloatArray
+from detectors.core.tails import Tails
 from detectors.job_health.examples import ENTITY, Training, from_then, nan_from, tape_of
+from detectors.job_health.loss import Course, Steps
 from detectors.job_health.test_detector import found, run
 
 
@@ -33,3 +35,23 @@ def test_a_loss_that_falls_back_slowly_is_one_finding_until_it_is_back() -> None
     assert found(tape_of(replace(Training(), loss=falls_back, minutes=60))) == [
         ("loss_anomaly", "firing"), ("loss_anomaly", "resolved"),
     ]  # fmt: skip
+
+
+def test_a_state_without_what_is_known_of_the_past_takes_it_from_the_blocks() -> None:
+    def begun() -> Course:
+        course = Course("loss", Tails(), 120)
+        course.grow(2)
+        return course
+
+    course, held = begun(), np.zeros(2, bool)
+    for look in range(200):
+        at, job = 5000 * look, look % 2
+        course.take(Steps(np.array([[job, 0, at, look, 1.0, 3.0 - 0.01 * look * job]])), held)
+    document, arrays = course.saved()
+    past = ("level", "noise", "wanders", "young")
+    assert np.isfinite(course.level).all()
+    assert course.young.tolist() == [False, True]
+    older = begun()
+    older.take_saved(document, {name: array for name, array in arrays.items() if name not in past})
+    for name in past:
+        assert np.array_equal(getattr(older, name), getattr(course, name)), name
