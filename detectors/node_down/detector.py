@@ -8,14 +8,15 @@ weighs what so long a silence weighs here, where scrapes get lost in runs and co
 stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts fall so far. Together they
 must be so improbable that chance makes them within the budget only. On silence alone it takes five minutes, and longer
 than nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its BMC
-reads no power. Where nodes join the cluster, one without a job that leaves it is information: clouds and autoscalers
-take nodes away. A node whose job goes on stepping is alive: its collector is not (`telemetry_gap`); so are nodes that
-fall silent together, unless their job stops with them or something names each of them. Streams that stop one by one
-are their agents' trouble. What the scheduler took out on purpose is silent by right.
+reads no power. That of a node without a job is information where nothing else speaks of it: it holds nobody up, and
+clouds and autoscalers take such nodes away. A node whose job goes on stepping is alive: its collector is not
+(`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or something names each of
+them. Streams that stop one by one are their agents' trouble. What the scheduler took out on purpose is silent by
+right.
 
-It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes, or if an
-autoscaler took it away before any joined; about an idle node that hangs with its power on, until the scheduler says
-so; about a node that hangs while its exporter still answers (`job_hang` sees the job).
+It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
+node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still
+answers (`job_hang` sees the job).
 """
 
 import math
@@ -150,11 +151,10 @@ class NodeDown(BaseDetector):
         case = self._case(now, number, last, usual)
         if not stated and not self._is_down(case, now):
             return []
-        idle = case.job_id is None and not case.off and not case.support
-        has_left = not stated and idle and self._silence.comes_and_goes(now)
-        if has_left:
+        missed = stated or case.job_id is not None or case.off or bool(case.support)
+        if not missed:
             self._excused[node] = last
-        return self._fire(now, case, has_left=has_left)
+        return self._fire(now, case, missed=missed)
 
     def _was_heard(self, node: str) -> bool:
         number = self._roster.known(node)
@@ -273,7 +273,7 @@ class NodeDown(BaseDetector):
         falls = self.tails["falls of power"]
         return believed(float(falls.odds(np.array([before / max(watts, 1.0) - 1]))[0]), falls.total)
 
-    def _fire(self, now: Instant, case: Case, *, has_left: bool) -> list[Finding]:
+    def _fire(self, now: Instant, case: Case, *, missed: bool) -> list[Finding]:
         stated_at = case.word.at if case.word is not None else now
         started_at = min(case.last + int(case.usual / 2), stated_at, now) if case.missed > 1 else stated_at
         return self._book.fire(
@@ -281,15 +281,15 @@ class NodeDown(BaseDetector):
             _FAULT,
             {"node": case.node},
             started_at=started_at,
-            severity="info" if has_left else "page",
+            severity="page" if missed else "info",
             score=min(1.0, (0.95 if case.down else 0.65) + 0.12 * len(case.support)),
-            summary=case.summary(now) + ("; it had no work, and nodes come and go here" if has_left else ""),
-            action="none, if it was taken away on purpose"
-            if has_left
-            else "look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
-            "it passes its health check",
+            summary=case.summary(now) + ("" if missed else "; it had no work, and nothing else speaks of it"),
+            action="look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
+            "it passes its health check"
+            if missed
+            else "none, if it was taken away on purpose",
             evidence=self._evidence(case, now),
-            aspect="left" if has_left else "",
+            aspect="" if missed else "idle",
             memo={"heard": case.last, "back_at": -1},
         )
 

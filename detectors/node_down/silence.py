@@ -17,13 +17,9 @@ _AS_LONG: Final = 2.0
 """Nodes that are silent at once, none more than twice as long as another, are silent for what they share: most often a
 collector. They need not have begun together, as scrapes get lost before, nor be heard again together."""
 
-_GATHERED_MS: Final = 1_800_000
-"""Within half an hour of the first node all that are there are gathered: who comes later has joined the cluster."""
-_LATELY_MS: Final = 86_400_000
-
 
 class Silence(Columns):
-    """By node: `first` and `last` heard (ms; -1 never), `usual` interval (ms; NaN), `silent_ms`, `missed` intervals.
+    """By node: `last` heard (ms; -1 never), `usual` interval (ms; NaN), `silent_ms`, `missed` intervals.
 
     By stream and node: whether it is `known`, and `there` still when the node was last heard. The interval is that of
     the fastest stream that was: a storage client read every minute does not make the GPUs' silence of half a minute
@@ -32,7 +28,6 @@ class Silence(Columns):
     `ended_ms`.
     """
 
-    first: IntArray = column(NEVER)
     last: IntArray = column(NEVER)
     usual: FloatArray = column(np.nan)
     silent_ms: FloatArray = column(0.0)
@@ -63,9 +58,7 @@ class Silence(Columns):
         gap = np.array([stream.gap for stream in streams])
         since = np.where(np.isfinite(gap) & (self.last >= 0), last - self.last, np.nan)
         self._learn(now, np.fmin.reduce(np.fmin(gap, since)), excused)
-        newest = last.max(axis=0)
-        self.first = np.where((self.last < 0) & (newest >= 0), newest, self.first)
-        self.known, self.last = last >= 0, newest
+        self.known, self.last = last >= 0, last.max(axis=0)
         patient = np.where(np.isnan(usual), np.inf, usual)
         self.there = self.known & (last + LATE * patient >= self.last)
         fastest = np.where(self.there, patient, np.inf).min(axis=0)
@@ -91,12 +84,6 @@ class Silence(Columns):
         ended = (late > LATE) & (gap < self.needed)
         ended[np.array([self._roster.number(name) for name in excused], np.int64)] = False
         self.lapses.learn(int(np.isfinite(gap).sum()), late[ended])
-
-    def comes_and_goes(self, now: Instant) -> bool:
-        """Return whether nodes joined the cluster in the last day, as a cloud or an autoscaler adds them."""
-        first = self.first[self.first >= 0]
-        joined = (first > first.min(initial=now) + _GATHERED_MS) & (now - first <= _LATELY_MS)
-        return bool(joined.any())
 
     def reporting(self, forget_ms: float) -> int:
         """Return how many nodes have reported in the last `forget_ms`."""
