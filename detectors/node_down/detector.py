@@ -151,10 +151,8 @@ class NodeDown(BaseDetector):
         case = self._case(now, number, last, usual)
         if not stated and not self._is_down(case, now):
             return []
-        missed = stated or case.job_id is not None or case.off or bool(case.support)
-        if not missed:
-            self._excused[node] = last
-        return self._fire(now, case, missed=missed)
+        alerts = stated or case.job_id is not None or case.off or bool(case.support)
+        return self._fire(now, case, alerts=alerts)
 
     def _was_heard(self, node: str) -> bool:
         number = self._roster.known(node)
@@ -273,7 +271,7 @@ class NodeDown(BaseDetector):
         falls = self.tails["falls of power"]
         return believed(float(falls.odds(np.array([before / max(watts, 1.0) - 1]))[0]), falls.total)
 
-    def _fire(self, now: Instant, case: Case, *, missed: bool) -> list[Finding]:
+    def _fire(self, now: Instant, case: Case, *, alerts: bool) -> list[Finding]:
         stated_at = case.word.at if case.word is not None else now
         started_at = min(case.last + int(case.usual / 2), stated_at, now) if case.missed > 1 else stated_at
         return self._book.fire(
@@ -281,15 +279,15 @@ class NodeDown(BaseDetector):
             _FAULT,
             {"node": case.node},
             started_at=started_at,
-            severity="page" if missed else "info",
+            severity="page" if alerts else "info",
             score=min(1.0, (0.95 if case.down else 0.65) + 0.12 * len(case.support)),
-            summary=case.summary(now) + ("" if missed else "; it had no work, and nothing else speaks of it"),
+            summary=case.summary(now) + ("" if alerts else "; it had no work, and nothing else speaks of it"),
             action="look at its console and event log by the BMC, power-cycle it, keep it out of the scheduler until "
             "it passes its health check"
-            if missed
+            if alerts
             else "none, if it was taken away on purpose",
             evidence=self._evidence(case, now),
-            aspect="" if missed else "idle",
+            aspect="" if alerts else "idle",
             memo={"heard": case.last, "back_at": -1},
         )
 
