@@ -117,7 +117,8 @@ _STOPPING_MS = 120_000
 """Exporters stop before a kernel's last line, as systemd gives services 90 s to end; and clocks differ."""
 _KUBELET = re.compile(
     r"(?:Back-off (?:restarting failed container|pulling image)|(?:Started|Created|Stopping) container|"
-    r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image)\b"
+    r"(?:Liveness|Readiness|Startup) probe failed|(?:Successfully pulled|Pulling) image|"
+    r"Container image\b.*\balready present on machine)\b"
 )
 """Events of the node's own kubelet (pkg/kubelet/events/event.go and its messages): whoever sends them is alive."""
 _READINESS = re.compile(

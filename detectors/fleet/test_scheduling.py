@@ -155,6 +155,7 @@ def test_a_daemon_on_the_node_speaks_for_it_beside_the_kernel_too() -> None:
         "Created container: trainer",
         "Stopping container trainer",
         "Readiness probe failed: HTTP probe failed with statuscode: 503",
+        'Container image "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.5" already present on machine',
         'Successfully pulled image "nvcr.io/x:1" in 2.1s',
     ],
 )
