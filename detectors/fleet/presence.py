@@ -223,12 +223,14 @@ def chance_allowed(budget: float, interval_ms: float) -> float:
 def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float) -> FloatArray:
     """Return from when on (n,), in ms, silences are no chance: for owners with `usual` intervals (n,; ms, NaN).
 
-    They last `least_s`, `least_readings` intervals, and longer than those that end by themselves here.
+    They last `least_s` beyond the reading that was due, `least_readings` intervals, and longer than those that end by
+    themselves here.
     """
     typical = median_of(usual)
     typical = 0.0 if math.isnan(typical) else typical
     intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
-    return np.maximum(least_s * 1000, np.fmax(intervals * usual, 0.0))
+    due = np.where(np.isfinite(usual), usual, 0.0)
+    return np.maximum(least_s * 1000 + due, np.fmax(intervals * usual, 0.0))
 
 
 class Roster:

@@ -18,7 +18,7 @@ from detectors.fleet.fleet import Fleet
 State = Literal["out", "back", "suspect", "unready", "down", "alive"]
 _REMEMBERED_MS = 7 * 86_400_000
 _KEPT_DOWN_MS = 600_000
-"""For so long "not responding" does not take the place of "down"."""
+"""For so long "not responding" or "not ready" does not take the place of "down", nor of a "not ready" before."""
 _UNREADY_MS = 295_000
 """A kubelet that restarts leaves its node "NotReady" for a minute; Kubernetes evicts what runs there after five
 (tolerationSeconds of its admission plugin DefaultTolerationSeconds), less one step of the grid."""
@@ -250,20 +250,13 @@ class Scheduler:
                     self._purpose[node] = word
                     if state == "back":
                         self._fate.pop(node, None)
-                elif state == "down" or not (self._lately_down(node, record.at) or self._is_unready(node)):
+                elif state == "down" or not self.gives_up(node, record.at - _KEPT_DOWN_MS):
                     self._fate[node] = word
 
     def _known(self, named: str, source: str | None) -> str:
         """Return which node a line means: the one it names, but if only the one it is recorded with is known, that."""
         nodes = self._fleet.nodes
         return source if source in nodes and named not in nodes else named
-
-    def _lately_down(self, node: str, now: Instant) -> bool:
-        word = self._fate.get(node)
-        return word is not None and word.state == "down" and now - word.at <= _KEPT_DOWN_MS
-
-    def _is_unready(self, node: str) -> bool:
-        return node in self._fate and self._fate[node].state == "unready"
 
     def on_purpose(self, node: str, now: Instant) -> Word | None:
         """Return the line by which a node was taken out on purpose, if that still holds.
@@ -304,6 +297,11 @@ class Scheduler:
         """Return the line since `since` that says that a node is down, is not ready, or does not answer."""
         word = self._fate.get(node)
         return word if word is not None and word.at >= since else None
+
+    def gives_up(self, node: str, since: Instant) -> bool:
+        """Return whether a line since `since` says that a node is down or not ready."""
+        word = self.fate(node, since)
+        return word is not None and word.state in {"down", "unready"}
 
     def alive(self, node: str, since: Instant) -> Word | None:
         """Return the last line of a daemon, program or job on the node itself, if it came after `since`."""

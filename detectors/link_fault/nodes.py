@@ -67,10 +67,8 @@ class Nodes(Columns):
         if (
             self._scheduler.on_purpose(node, now) is not None
             or since <= self._scheduler.back_at(node) > now - _BOOT_GRACE_MS
+            or self._scheduler.gives_up(node, since - _OF_OLD_MS)
         ):
-            return False
-        fate = self._scheduler.fate(node, since - _OF_OLD_MS)
-        if fate is not None and fate.state in {"down", "unready"}:
             return False
         if not self.is_gathered(node):
             return True

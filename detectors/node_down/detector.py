@@ -63,6 +63,8 @@ _FORGET_MS: Final = 86_400_000
 _LATELY_MS: Final = 300_000
 """A line of its own within five minutes shows a node alive: programs that run print one as often, mostly."""
 _RELEASE_INTERVALS: Final = 3
+_IDLE: Final = "idle"
+"""The aspect of a node without work of which nothing but its silence speaks."""
 
 
 class NodeDown(BaseDetector):
@@ -152,7 +154,9 @@ class NodeDown(BaseDetector):
         if not stated and not self._is_down(case, now):
             return []
         alerts = stated or case.job_id is not None or case.off or bool(case.support)
-        return self._fire(now, case, alerts=alerts)
+        idle = self._book.get(_FAULT, {"node": node}, _IDLE) if alerts else None
+        over = [self._book.resolve(idle, now, "more than its silence speaks of it")] if idle is not None else []
+        return [*over, *self._fire(now, case, alerts=alerts)]
 
     def _was_heard(self, node: str) -> bool:
         number = self._roster.known(node)
@@ -287,7 +291,7 @@ class NodeDown(BaseDetector):
             if alerts
             else "none, if it was taken away on purpose",
             evidence=self._evidence(case, now),
-            aspect="" if alerts else "idle",
+            aspect="" if alerts else _IDLE,
             memo={"heard": case.last, "back_at": -1},
         )
 

@@ -161,8 +161,7 @@ class Cases(Kept):
         """Return whether the scheduler took the node out before `since`, or says that it is down."""
         if self._scheduler.by_right(name, since, 0.0, now) is not None:
             return True
-        fate = self._scheduler.fate(name, since - _MISSED_BEFORE_MS)
-        return fate is not None and fate.state in {"down", "unready"}
+        return self._scheduler.gives_up(name, since - _MISSED_BEFORE_MS)
 
     def _frozen_gpus(self, now: Instant) -> Iterator[Case]:
         gpus, streams = self._gpus, self._streams

@@ -24,7 +24,6 @@ An instance's are columns of their own, with its number: ``DCGM_FI_DEV_FB_USED_M
 """
 _SERIES_MOST = 1_000_000
 """Series remembered, some 2 GB; beyond it all is forgotten and learnt again: a live cluster's jobs make new ones."""
-_NODE_OR_SWITCH = "one name is that of a node and of a switch: it stays what it was first"
 FALLBACK = "__node__"
 """A label for the node that a series is of where its own labels name none."""
 
@@ -35,6 +34,10 @@ def instance_host(labels: Labels) -> str:
     What a Prometheus scrapes of another, or of a gateway that others push to, has that one's address as its instance.
     """
     return _PORT.sub("", labels.get("exported_instance") or labels.get("instance", "")).strip("[]")
+
+
+class _NameTakenError(Exception):
+    """A node has the name of a switch that was met before it, or a switch that of a node."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ class Census:
 
     def look(self, metric: str, labels: Labels) -> Place | str:
         """Return the same as `place`, for one who remembers it."""
+        try:
+            return self._look(metric, labels)
+        except _NameTakenError:
+            return "one name is that of a node and of a switch: it stays what it was first"
+
+    def _look(self, metric: str, labels: Labels) -> Place | str:
         reading = reading_of(metric, naming_labels(metric, labels))
         if reading is None:
             return "the metric has no place in a recording"
@@ -108,8 +117,6 @@ class Census:
         if isinstance(made, str):
             return made
         if reading.stream == "steps" and made[2]:
-            if made[2] in self._switches:
-                return _NODE_OR_SWITCH
             self._machine(str(made[2]))
         if reading.stream != "dcgm":
             return Place(reading, made, labels.get("hpc_job") or None)
@@ -190,6 +197,8 @@ class Census:
         )
 
     def _machine(self, node: str) -> _Machine:
+        if node in self._switches:
+            raise _NameTakenError
         return self._machines.setdefault(node, _Machine())
 
     def _gpu(self, _reading: Reading, labels: Labels) -> Key | str:
@@ -213,8 +222,8 @@ class Census:
             self._gpu_nodes.setdefault(uuid, node)
         device = _DEVICE.fullmatch(labels.get("device", ""))
         number = labels.get("gpu") or labels.get("gpu_id") or (device[1] if device else "")
-        if node in self._switches or not (number.isascii() and number.isdigit() and int(number) < 256):
-            return _NODE_OR_SWITCH if node in self._switches else "the labels number no GPU"
+        if not (number.isascii() and number.isdigit() and int(number) < 256):
+            return "the labels number no GPU"
         machine = self._machine(node)
         facts = machine.gpus.setdefault(int(number), {})
         for fact, value in (("uuid", uuid), ("pci_bus_id", labels.get("pci_bus_id"))):
@@ -227,8 +236,6 @@ class Census:
         node, device = self.host(labels), labels.get("device", "")
         if not node or not device:
             return "the labels name no node and device"
-        if node in self._switches:
-            return _NODE_OR_SWITCH
         port = labels.get("port", "1")
         nic = device if port == "1" else f"{device}:{port}"
         self._machine(node).nics.add(nic)
@@ -240,7 +247,7 @@ class Census:
         if not switch or not port:
             return "the labels name no switch and port"
         if switch in self._machines:
-            return _NODE_OR_SWITCH
+            raise _NameTakenError
         self._switches.add(switch)
         return switch, port
 
@@ -258,8 +265,6 @@ class Census:
         node, mount = labels.get("node") or self.host(labels), labels.get("mount", "")
         if not node or not mount:
             return "the labels name no node and mount"
-        if node in self._switches:
-            return _NODE_OR_SWITCH
         self._machine(node)
         self._mounts.add(mount)
         return node, mount
