@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
-from detectors.core.residuals import MAD_TO_SIGMA
+from detectors.core.residuals import MAD_TO_SIGMA, MEDIAN_ERROR
 from detectors.core.slots import Slots
 from detectors.core.statistics import masked_median
 from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet
@@ -100,6 +100,6 @@ class Paces(Columns):
         moved = np.log(lately) - np.log(earlier)
         logs = np.abs(np.log(self.recent[_NOW:]) - np.log(earlier)).T
         scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
-        error = 1.2533 * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)
+        error = MEDIAN_ERROR * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)
         sure = (moved >= _SURE * error) & (now - self.at <= _LASTS_MS)
         return np.where(sure, np.expm1(moved), 0.0)

@@ -13,6 +13,8 @@ from detectors.core.statistics import stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
+MEDIAN_ERROR: Final = 1.2533
+"""The standard error of a median of normal values over that of their mean: the root of pi / 2."""
 _LARGE: Final = 16
 """Groups of more values are sorted one by one, the others side by side: values sort in less time than places."""
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import FloatArray, IntArray
+from detectors.core.residuals import MAD_TO_SIGMA
 
 FEWEST: Final = 12
 """So many windows that two nodes share are the least to correlate."""
@@ -34,7 +35,7 @@ def linked(series: FloatArray, looks_a_day: float) -> IntArray:
     known = np.isfinite(series)
     centred = np.where(known, series - np.nanmedian(series, axis=0), 0.0)
     # An exit from idling, or a checkpoint, is a big step: ranks keep it from standing for all.
-    limit = 4 * 1.4826 * np.nanmedian(np.where(known, np.abs(centred), np.nan), axis=0)
+    limit = 4 * MAD_TO_SIGMA * np.nanmedian(np.where(known, np.abs(centred), np.nan), axis=0)
     centred = np.clip(centred, -limit, limit)
     pairs = max(count * (count - 1) / 2, 1.0)
     bar = -NormalDist().inv_cdf(_CHANCE / (looks_a_day * pairs) / 2)

@@ -7,7 +7,7 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.kept import Kept
-from detectors.core.residuals import MAD_TO_SIGMA
+from detectors.core.residuals import MAD_TO_SIGMA, MEDIAN_ERROR
 from detectors.core.statistics import masked_median, median_of
 from detectors.straggler.comparison import KEPT
 
@@ -135,7 +135,7 @@ class History(Kept):
             return None
         moved = median_of(now) - median_of(was) - own
         slower = moved if row == STEP else -moved
-        error = 1.2533 * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
+        error = MEDIAN_ERROR * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
         begun, lost = float(np.exp(median_of(was))), slower if slower >= sure * error else 0.0
         least = float(np.expm1(sure * error))
         earlier = _earlier(logs, during, before)
