@@ -48,11 +48,18 @@ def origin_of(fabric: Fabric, hot: Hot) -> Origin:
 
 
 def _source(fabric: Fabric, hot: Hot, switch: str) -> float:
-    """Return how much of a congestion a switch makes, less what it suffers from other switches."""
+    """Return how much of a congestion a switch makes, less what it suffers from other switches.
+
+    A port that waits for credits suffers from the switch that it sends to, unless all other ports of that are calm:
+    then more is sent over the cable than it takes.
+    """
     made = 0.0
     for port, signals in hot.items():
         if port[0] == switch:
             received = signals.get("rx", 0.0) * (1 if port in fabric.host else -1)
+            far = fabric.far.get(port, ("", ""))
+            if not any(other[0] == far[0] and other != far for other in hot):
+                received += 2 * signals.get("wait", 0.0)
             made += signals.get("mark", 0.0) + signals.get("drop", 0.0) + signals.get("tx", 0.0) + received
     return made
 

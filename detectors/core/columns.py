@@ -115,13 +115,14 @@ class Columns(Kept):
         return own
 
     def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Self:
-        """Take what `arrays` returned; a column that an older version did not have begins afresh."""
+        """Take what `arrays` returned; what an older version did not have begins afresh."""
         kept = {name: arrays[prefix + name] for name in self.COLUMNS if prefix + name in arrays}
         self.count = next(iter(kept.values())).shape[-1] if kept else 0
         for name in self.COLUMNS:
             setattr(self, name, kept[name] if name in kept else self._blank(name, self.count))
         for name, part in self._beside():
             part.load(arrays, f"{prefix}{name}_")
+            part.grow(self.count)
         return self
 
     def _beside(self) -> Iterator[tuple[str, "Columns"]]:

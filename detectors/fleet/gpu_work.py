@@ -1,7 +1,7 @@
 """Which jobs work on, by what their GPUs do: for jobs that report no steps."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -9,45 +9,83 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
+from detectors.signals.energy import Draw
 
 TENSOR: Final = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
+_POWER: Final = "DCGM_FI_DEV_POWER_USAGE"
+_ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+_UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
 _AT_WORK: Final = 0.5
 """Of its usual tensor activity: the kernels of a collective that waits, though resident, use the tensor cores not at
 all."""
+_DRAWS: Final = 0.65
+"""Of its usual power: GPUs that waited in a collective drew 0.24 to 0.55 of it in thirty hangs of recordings by others,
+where the mates of a GPU that is a third slower draw 0.75."""
 _LEAST: Final = 0.01
+_BUSY_PERCENT: Final = 30.0
+"""Below it a GPU has next to nothing to do: its power is that of idling."""
 _STEP: Final = 0.05
 """How far one reading at work moves what is usual: twenty of them make it."""
+_UP: Final = 0.3
+"""The same of a power that is higher: who waits at first is not to be taken for at work for long."""
 _LATELY_MS: Final = 120_000
 """Two scrapes at 60 s; a checkpoint or an evaluation proves nothing either way."""
 
 
 class GpuWork(Columns):
-    """By GPU: when it was last read (`at`) and last read doing tensor work (`worked_at`, ms; -1 never), and how much of
-    that is usual (`level`, 0 to 1).
+    """By GPU: when it was last read (`at`) and last read at work (`worked_at`, ms; -1 never), and how much is usual:
+    tensor activity (`level`, 0 to 1), or where that is never read (not `profiled`) the power (`watts`).
     """
 
     axis = "dcgm"
     at: IntArray = column(-1)
     worked_at: IntArray = column(-1)
     level: FloatArray = column(np.nan)
+    profiled: BoolArray = column(False)
+    watts: FloatArray = column(np.nan)
+    BESIDE = ("draw",)
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._layout = GpuLayout(fleet)
+        self.draw = Draw()
 
     def take(self, batch: Batch) -> None:
         """Take readings of GPUs."""
-        if TENSOR not in batch.sound:
-            return
         self.grow(int(batch.entities.max(initial=-1)) + 1)
         for tick, here in batch.ticks():
             where, at = batch.index(here, len(self)), batch.at[tick, here]
-            tensor, level = reported(batch, TENSOR, tick, here, most=1.0), self.level[where]
-            works: BoolArray = tensor >= np.fmax(_AT_WORK * level, _LEAST)
-            moved = np.where(np.isnan(level), tensor, level + _STEP * (tensor - level))
-            self.at[where] = np.where(np.isfinite(tensor), at, self.at[where])
-            self.worked_at[where] = np.where(works, at, self.worked_at[where])
-            self.level[where] = np.where(works, moved, level)
+            read = self.profiled[where]
+            if TENSOR in batch.sound:
+                tensor = reported(batch, TENSOR, tick, here, most=1.0)
+                self._note(where, at, tensor, self._computes(where, tensor))
+                self.profiled[where] = read = read | np.isfinite(tensor)
+            if not read.all() and _UTIL in batch.sound:
+                some = np.arange(len(batch.entities))[here][~read]
+                gpus = batch.entities[some]
+                power, used, util = (reported(batch, name, tick, some) for name in (_POWER, _ENERGY, _UTIL))
+                power = self.draw.power(gpus, at[~read], used, power)
+                self._note(gpus, at[~read], power, self._draws(gpus, power, util))
+
+    def _note(self, gpus: Any, at: IntArray, read: FloatArray, works: BoolArray) -> None:
+        self.at[gpus] = np.where(np.isfinite(read), at, self.at[gpus])
+        self.worked_at[gpus] = np.where(works, at, self.worked_at[gpus])
+
+    def _computes(self, gpus: Any, tensor: FloatArray) -> BoolArray:
+        level = self.level[gpus]
+        works: BoolArray = tensor >= np.fmax(_AT_WORK * level, _LEAST)
+        moved = np.where(np.isnan(level), tensor, level + _STEP * (tensor - level))
+        self.level[gpus] = np.where(works, moved, level)
+        return works
+
+    def _draws(self, gpus: IntArray, power: FloatArray, util: FloatArray) -> BoolArray:
+        """Return which GPUs work by what they draw; what idles forgets what is usual, as another job may draw less."""
+        usual = self.watts[gpus]
+        works: BoolArray = (util >= _BUSY_PERCENT) & ~(power < _DRAWS * usual) & np.isfinite(power)
+        moved = usual + np.where(power > usual, _UP, _STEP) * (power - usual)
+        moved = np.where(util < _BUSY_PERCENT, (1 - _STEP) * usual, np.where(works, moved, usual))
+        self.watts[gpus] = np.where(np.isnan(usual) & works, power, moved)
+        return works
 
     def goes_on(self, job: Job, since: Instant, now: Instant) -> bool:
         """Return whether most GPUs of a job that were read after `since` have worked after it, and lately.

@@ -1,6 +1,6 @@
 """What the GPUs of jobs do: work, spin in a collective, idle, or are not heard."""
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.fleet.presence import Attendance
-from detectors.signals.energy import Meter
+from detectors.signals.energy import Draw
 
 FIELDS: Final = {
     "power": "DCGM_FI_DEV_POWER_USAGE",
@@ -28,6 +28,8 @@ _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
+_SPINS = 0.65
+"""Of the power in steps: in thirty hangs of recordings by others GPUs that spin drew 0.24 to 0.55 of it."""
 _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _IDLE_PERCENT = 10.0
@@ -59,27 +61,11 @@ class _Readings(Columns):
     tensor: FloatArray = column(np.nan)
     memory: FloatArray = column(np.nan)
     clock: FloatArray = column(np.nan)
-    metered: BoolArray = column(False)
-    BESIDE = ("meter",)
+    BESIDE = ("draw",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.meter = Meter()
-
-    def by_energy(self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray) -> FloatArray:
-        """Return the power (W) of each of `gpus`, an index of n, since the reading before, by the energy `used` (mJ).
-
-        A reading of power, `watts`, is a moment of a step, and may be the same one for minutes. It counts where no
-        energy is read, or none that grows; NaN where the reading before is repeated.
-        """
-        mean = self.meter.power(gpus, at, used)
-        grows = mean > 0
-        if np.count_nonzero(grows) == len(grows):
-            self.metered[gpus] = True
-            return mean
-        metered = self.metered[gpus] | grows
-        self.metered[gpus] = metered
-        return np.where(metered & (mean == 0), np.nan, np.where(grows, mean, watts))
+        self.draw = Draw()
 
 
 class Activity(_Readings):
@@ -87,7 +73,8 @@ class Activity(_Readings):
     `memory`, MiB; `clock`, MHz); NaN unknown.
 
     `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
-    points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that.
+    points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that, and
+    `busy` is when (ms) its GPUs last did anything else than to spin or to idle.
     """
 
     axis = REUSED
@@ -96,6 +83,7 @@ class Activity(_Readings):
     memory_level: FloatArray = column(np.nan)
     clock_level: FloatArray = column(np.nan)
     spun: IntArray = column(0)
+    busy: IntArray = column(-1)
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     heard: IntArray = column(0)
@@ -131,7 +119,7 @@ class Activity(_Readings):
                 value, kept = reported(batch, field, tick, here), getattr(self._last, name)
                 if name == "power" and _ENERGY in batch.sound:
                     used = reported(batch, _ENERGY, tick, here)
-                    value = self._last.by_energy(where, batch.at[tick, here], used, value)
+                    value = self._last.draw.power(where, batch.at[tick, here], used, value)
                 fits = value < 1e6  # NaN does not
                 kept[where] = value if np.count_nonzero(fits) == len(fits) else np.where(fits, value, kept[where])
 
@@ -157,6 +145,7 @@ class Activity(_Readings):
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
         works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
         self.one_works = np.bincount(job[works], minlength=count) > 0
+        self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
             free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
@@ -219,7 +208,7 @@ class Activity(_Readings):
 
         An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
         """
-        waits: BoolArray = (self.power < _WORKING * self.power_level) & (self.util >= _SPINNING_PERCENT)
+        waits: BoolArray = (self.power < _SPINS * self.power_level) & (self.util >= _SPINNING_PERCENT)
         return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:

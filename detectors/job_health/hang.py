@@ -99,6 +99,8 @@ class HangJudge:
     ) -> Hang | None:
         """Return the hang of a job that is silent by `pace`; None while anything else explains it."""
         job, last = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
+        if not isinstance(pace, StepPace):
+            last = max(last, int(self._activity.busy[number]))  # a job that is slow does not stand still
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
         steps = pace if isinstance(pace, StepPace) else None
@@ -122,7 +124,7 @@ class HangJudge:
         if steps is not None and steps.by_lines[number]:
             since = min(since, max(last, worked))  # many steps lie between two lines
         name = self._name(job, last, reported)
-        return self._hang(now, job, name, number, pace, patience, since, spinning=spinning)
+        return self._hang(now, job, name, number, pace, patience, last, since, spinning=spinning)
 
     @staticmethod
     def _maybe_interactive(job: Job, spinning: bool, steps: Pace | None) -> bool:
@@ -169,11 +171,12 @@ class HangJudge:
         number: int,
         pace: Pace,
         patience: float,
+        last: Instant,
         since: Instant,
         *,
         spinning: bool,
     ) -> Hang:
-        last, usual, seen = int(pace.settled[number]), float(np.nan_to_num(pace.usual[number])), self._activity
+        usual, seen = float(np.nan_to_num(pace.usual[number])), self._activity
         evidence: dict[str, float | int | str] = {
             "silent_s": (now - last) / 1000,
             "patience_s": patience / 1000,

@@ -48,6 +48,8 @@ _KERNEL = re.compile(
 """What is a fault of its own, or a consequence of one. A rank that is killed for want of memory is none: where its job
 stays, the others wait for ever.
 """
+_ANSWERS = re.compile(r"\bnfs: server (\S+) OK\b")
+"""A client sees it of its own requests: the server is there for all, and what others wait for is under way."""
 
 
 def matter_of(message: str) -> str | None:
@@ -99,6 +101,9 @@ class Lines:
             for node, word in words_of(record):
                 if word in {"down", "suspect", "unready"}:
                     self._nodes[node] = record.at, record.message[:200]
+        elif (back := _ANSWERS.search(record.message)) is not None:
+            waits = f"server {back[1]} not responding"
+            self._nodes = {node: entry for node, entry in self._nodes.items() if waits not in entry[1]}
         elif record.node is not None and _stops_jobs(record):
             self._nodes[record.node] = record.at, record.message[:200]
         return None

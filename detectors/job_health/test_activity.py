@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detectors.job_health.examples import HUNG, tape_of
+from detectors.job_health.examples import HUNG, line, tape_of
 from detectors.job_health.test_detector import fired_after_s, run
-from detectors.tapes.cluster import START
+from detectors.tapes.cluster import START, name
 
 
 def test_what_gpus_do_while_a_long_step_never_ends_is_not_what_they_usually_do() -> None:
@@ -52,6 +52,36 @@ def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
     found = [one for one in run(alone) if one.state == "firing" and one.severity != "info"]
     assert [str(one.entity["job_id"]) for one in found] == hangs
     assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
+
+
+def test_a_pause_of_a_job_that_has_been_slow_for_long_is_no_hang() -> None:
+    """A brake holds down one of its nodes, and the others wait for it: 70 % of the power."""
+    tape = tape_of(replace(HUNG, nodes=3, spinning=False, hang=(3000, 3060), minutes=60))
+    _, dcgm = tape.rows
+    power, at_s = dcgm.values["DCGM_FI_DEV_POWER_USAGE"], (dcgm.times - START) / 1000
+    values = dict(dcgm.values) | {"DCGM_FI_DEV_POWER_USAGE": np.where((at_s > 2400) & (power > 400), 420.0, power)}
+    valid = dict(dcgm.valid) | {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.zeros(len(power), bool)}
+    alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
+    assert [one for one in run(alone) if one.state == "firing"] == []
+
+
+@pytest.mark.parametrize(("watts", "least_s", "most_s"), [(330.0, 150, 165), (420.0, 280, 295)])
+def test_gpus_that_draw_two_thirds_of_the_power_or_more_do_not_only_spin(
+    watts: float, least_s: float, most_s: float
+) -> None:
+    steps, dcgm = tape_of(replace(HUNG, spin_w=watts)).rows
+    valid = dict(dcgm.valid) | {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.zeros(len(dcgm.times), bool)}
+    tape = replace(tape_of(HUNG), rows=[steps, replace(dcgm, valid=valid)])
+    assert least_s <= fired_after_s(tape, 480) <= most_s
+
+
+@pytest.mark.parametrize(("again", "hangs"), [(True, ["812"]), (False, [])])
+def test_a_file_server_that_answers_again_explains_no_hang(again: bool, hangs: list[str]) -> None:
+    lines = [line(500, "nfs: server nas-home not responding, still trying", "kernel", name(0))]
+    if again:
+        lines.append(line(550, "nfs: server nas-home OK", "kernel", name(1)))
+    found = run(tape_of(replace(HUNG, lines=lines)))
+    assert [str(one.entity["job_id"]) for one in found if one.state == "firing"] == hangs
 
 
 @pytest.mark.parametrize(

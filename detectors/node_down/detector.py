@@ -56,6 +56,9 @@ _TOGETHER: Final = 3
 """So many nodes are not silent for as long at once by chance: it is for what they share, most often a collector."""
 _CYCLE_MS: Final = 180_000
 """A power cycle by the BMC, or a loss of AC that its supplies come back from, takes seconds to a minute."""
+_STUCK_MS: Final = 150_000
+"""Policy of `job_health`: GPUs that wait for others for so long hang, and their node is silent since. Where scrapes are
+seldom that is sooner than `least_readings`."""
 _FEED_SHARE: Final = 0.8
 """When nearly all that report are silent at once, and so are all jobs, it is our feed and not the cluster."""
 _FORGET_MS: Final = 86_400_000
@@ -180,7 +183,8 @@ class NodeDown(BaseDetector):
         allowed = chance_allowed(self._config.false_alarms_per_100_node_days, case.usual)
         least = self._config.least_readings
         work_stands = case.job_id is not None and (case.draws_less or case.paused >= least)
-        sure = case.odds <= allowed or (work_stands and case.missed >= least)
+        stuck = case.stopped is None and min(case.paused, case.missed) * case.usual >= _STUCK_MS
+        sure = case.odds <= allowed or (work_stands and case.missed >= least) or stuck
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
     def _stays_off(self, case: Case, now: Instant) -> bool:

@@ -108,6 +108,37 @@ def test_a_job_without_steps_whose_gpus_stand_since_a_node_fell_silent_has_lost_
     assert fired.evidence["support"] == "its job's GPUs"
 
 
+def default_fields(tape: Tape, watts: float, by_energy: bool) -> Tape:
+    """Return the tape without profiling; since the node is gone the others' GPUs are busy and draw `watts`, of 390."""
+    gone = START + int(DIES_S * 1000)
+
+    def used(rows: Rows, _: FloatArray) -> FloatArray:
+        at = rows.times - START
+        return 390.0 * np.minimum(at, gone - START) + watts * np.maximum(rows.times - gone, 0)
+
+    unread = changed(tape, "dcgm", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", lambda rows, _: np.full(len(rows.times), np.nan))
+    energy = used if by_energy else lambda rows, _: np.full(len(rows.times), np.nan)
+    tape = changed(unread, "dcgm", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", energy)
+    power = (
+        (lambda rows, _: np.full(len(rows.times), 150.0))
+        if by_energy
+        else (lambda rows, was: np.where(rows.times > gone, watts, was))
+    )
+    return changed(tape, "dcgm", "DCGM_FI_DEV_POWER_USAGE", power)
+
+
+@pytest.mark.parametrize("by_energy", [True, False])
+@pytest.mark.parametrize(("interval_s", "most_s"), [(5.0, 55), (30.0, 190)])
+def test_without_profiling_the_others_power_shows_whether_they_work_on(
+    by_energy: bool, interval_s: float, most_s: float
+) -> None:
+    tape = silenced(tape_of(replace(MUTE, interval_s=interval_s, missing=0.0)), [CULPRIT])
+    (fired,) = firing(default_fields(tape, 150, by_energy))
+    assert (fired.detected_at - START) / 1000 - DIES_S <= most_s
+    assert fired.evidence["support"] == "its job's GPUs"
+    assert firing(default_fields(tape, 300, by_energy)) == []
+
+
 def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
     (fired,) = firing(idle(silenced(tape_of(MUTE), [CULPRIT]), IDLE_S))
     assert 280 <= (fired.detected_at - START) / 1000 - DIES_S <= 300

@@ -46,3 +46,29 @@ class Meter(Columns):
         if np.maximum.reduce(spent, initial=0) > _LONG_MS:
             mean[(spent > _LONG_MS) & anew] = np.nan
         return mean
+
+
+class Draw(Columns):
+    """By GPU: what it draws, by the energy that it has used where that is read (`metered`), else by its readings."""
+
+    metered: BoolArray = column(False)
+    BESIDE = ("meter",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = Meter()
+
+    def power(self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray) -> FloatArray:
+        """Return the power (W) of each of `gpus`, an index of n, since the reading before, by the energy `used` (mJ).
+
+        A reading of power, `watts`, is a moment of a step, and may be the same one for minutes. It counts where no
+        energy is read, or none that grows; NaN where the reading before is repeated.
+        """
+        mean = self.meter.power(gpus, at, used)
+        grows = mean > 0
+        if np.count_nonzero(grows) == len(grows):
+            self.metered[gpus] = True
+            return mean
+        metered = self.metered[gpus] | grows
+        self.metered[gpus] = metered
+        return np.where(metered & (mean == 0), np.nan, np.where(grows, mean, watts))

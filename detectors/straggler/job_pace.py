@@ -10,6 +10,7 @@ from detectors.core.kept import Kept
 from detectors.core.residuals import MAD_TO_SIGMA, MEDIAN_ERROR
 from detectors.core.statistics import masked_median, median_of
 from detectors.straggler.comparison import KEPT
+from detectors.straggler.readings import WAITS_AT_WATTS, than_who_waits
 
 STEP, TENSOR, MEMORY, POWER = range(4)
 _NAMES: Final = ("step time", "tensor activity", "memory activity", "power")
@@ -122,8 +123,9 @@ class History(Kept):
         before = (number >= windows) & (number < windows + _BEFORE)
         if np.count_nonzero(np.isfinite(self.values[STEP, before])) >= _FEWEST:
             return self._compare(STEP, during, before, 0.0, sure)
-        rows = [TENSOR, MEMORY] if np.isfinite(self.values[[TENSOR, MEMORY]]).any() else [POWER]
-        scatter = [_scatter(np.log(self.values[row, before])) for row in rows]
+        rows = [TENSOR, MEMORY] if np.isfinite(self.values[TENSOR]).any() else [MEMORY, POWER]
+        # Of power about a half is drawn while waiting, too, and does not move.
+        scatter = [_scatter(np.log(self.values[row, before])) * (2 if row == POWER else 1) for row in rows]
         if np.isnan(scatter).all():
             return None
         return self._compare(rows[int(np.nanargmin(scatter))], during, before, own, sure)
@@ -134,14 +136,15 @@ class History(Kept):
         if min(len(now), len(was)) < _FEWEST:
             return None
         moved = median_of(now) - median_of(was) - own
-        slower = moved if row == STEP else -moved
+        lost = moved if row == STEP else -moved
         error = MEDIAN_ERROR * max(_scatter(was), _LEAST_SCATTER) * np.sqrt(1 / len(now) + 1 / len(was))
-        begun, lost = float(np.exp(median_of(was))), slower if slower >= sure * error else 0.0
-        least = float(np.expm1(sure * error))
         earlier = _earlier(logs, during, before)
-        as_much = np.count_nonzero((earlier if row == STEP else -earlier) >= slower)
+        as_much = np.count_nonzero((earlier if row == STEP else -earlier) >= lost)
         chance = (1 + as_much) / (_USUAL + len(earlier))
-        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), float(np.expm1(lost)), least, chance)
+        slower = np.array([lost if lost >= sure * error else 0.0, sure * error])
+        longer, least = np.expm1(than_who_waits(slower, WAITS_AT_WATTS) if row == POWER else slower).tolist()
+        begun = float(np.exp(median_of(was)))
+        return Effect(_NAMES[row], begun, begun * float(np.exp(moved)), longer, least, chance)
 
 
 class NodePaces(Kept):

@@ -66,7 +66,7 @@ _PAIR: Final = 2
 """The middle of two lies between them. Who works longer of two may serve more requests: half of that rarely counts."""
 _NO_MIDDLE: Final = 3
 """Of three, two may have been given more: then they are the middle."""
-_WAITS_AT_SM, _WAITS_AT_WATTS = 0.2, 0.5
+_WAITS_AT_SM, WAITS_AT_WATTS = 0.2, 0.5
 """Of the SM activity and of the power that a GPU has at work, while it waits for others: estimates, as there is no
 measurement of both at hand. NCCL's kernels hold a part of the SMs; collectives draw less than computation."""
 _LEAST_DRAWN: Final = float(np.log(1.3))
@@ -81,6 +81,8 @@ _SPARED: Final = float(np.log(0.95))
 A whole node may have been given other work: an evaluation."""
 _FAR: Final = float(np.log(1 / 1.15))
 """Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
+_ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
+"""Copying is read at a moment of the step."""
 _MOST_LONGER: Final = float(np.log(10))
 _FULL: Final = 0.05
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
@@ -173,6 +175,13 @@ class Readings(Comparison):
         done = np.fmin(moved[TENSOR], moved[MEMORY])
         draws = np.where(np.isnan(moved[SPENT]), moved[POWER], moved[SPENT])
         no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
+        # Where the others spin while they wait, and no work is read, energy alone says who keeps them waiting.
+        full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
+        by_energy = full & ~no_more & np.isfinite(apart[SPENT]) & (not self._whole_nodes)
+        no_more |= by_energy
+        done[by_energy] = -np.inf
+        apart, beside = (np.where(by_energy & _ONLY_MEMORY, np.nan, of) for of in (apart, beside))
+        z = np.where(by_energy & _ONLY_MEMORY, np.nan, z)
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))
@@ -180,6 +189,7 @@ class Readings(Comparison):
         # A node that does ten times what the others do works alone: at an evaluation, say.
         by_itself = np.fmax(apart[MEMORY], apart[SM]) > _MOST_LONGER if self._whole_nodes else False
         worked = np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn)
+        worked = np.where(by_energy & np.isnan(worked), sure, worked)  # what is little teaches what is usual
         worked = np.where(no_more & np.logical_not(by_itself), worked, np.nan)
         # A slow clock draws less; to move the same data takes memory as long on any.
         waits = np.where(np.isfinite(z[TENSOR]), active, np.fmax(active, -z[POWER]))
@@ -213,7 +223,7 @@ class Readings(Comparison):
             longer = np.where(np.isfinite(_more_work(beside)), beside[SM] - _has_more(beside), 0.0)
             longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
             full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
-            starved = np.where(full, np.fmin(-beside[BUSY], -beside[UTIL]), 0.0)
+            starved = np.where(full, _starved(active, np.fmin(-beside[BUSY], -beside[UTIL])), 0.0)
             lags = np.array([clock, longer, starved])
             among = MAD_TO_SIGMA * look.medians(np.abs(beside))[0]
             apart = APART * np.fmax([among[CLOCK], among[SM], np.fmax(among[BUSY], among[UTIL])], FLOOR)
@@ -261,12 +271,16 @@ def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
     """Return by how much longer the work takes by each signature (3, n), a logarithm; `done` as `_drawn` takes it."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), -apart[BUSY]
     explained = _explained(apart)
-    longer = np.fmax(apart[MEMORY] - explained, _than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
-    longer = np.fmax(longer, _than_who_waits(_drawn(apart, done), _WAITS_AT_WATTS))
+    longer = np.fmax(apart[MEMORY] - explained, than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
+    longer = np.fmax(longer, than_who_waits(_drawn(apart, done), WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
-    starved = np.where(active < -idle / 2, 0.0, idle)  # who also does less has less to do
-    return np.array([slower, longer, starved])
+    return np.array([slower, longer, _starved(active, idle)])
+
+
+def _starved(active: FloatArray, idle: FloatArray) -> FloatArray:
+    """Return how much more GPUs idle (n,), 0 of those that also do less: they have less to do; logarithms."""
+    return np.asarray(np.where(active < -idle / 2, 0.0, idle))
 
 
 def _more_work(apart: FloatArray) -> FloatArray:
@@ -292,7 +306,7 @@ def _drawn(apart: FloatArray, done: FloatArray) -> FloatArray:
     return np.asarray(np.where(counts, drawn, np.nan))
 
 
-def _than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
+def than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
     """Return how much longer those work of whom `more` is read than of their peers, that wait meanwhile, and read
     `waits_at` of what they do at work; all logarithms, (n,).
     """

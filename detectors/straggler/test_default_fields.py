@@ -82,6 +82,21 @@ def test_memory_that_is_busy_longer_on_less_power_than_before_is_slow() -> None:
     assert [one for one in run(replace(SLOW_MEMORY, dcgm=DEFAULT | as_much)) if one.severity != "info"] == []
 
 
+@pytest.mark.parametrize(
+    ("others_w", "busy", "found"),
+    [(500, 100, [ONLY]), (590, 100, []), (500, 70, [])],
+    ids=["they wait", "they hardly wait", "they do not spin: each has its own work"],
+)
+def test_energy_says_who_keeps_waiting_others_that_spin(others_w: float, busy: float, found: list[Any]) -> None:
+    def used(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        waits = (np.arange(values.shape[1]) != FIRST) & (at_s >= BEGUN_S) & (at_s < OVER_S)
+        return np.cumsum(np.where(waits, others_w, 600) * 1e4, axis=0)
+
+    read = dict.fromkeys((TENSOR, DRAM, SM, COPIES), _unread) | {ENERGY: used, UTIL: _reads(busy, busy, busy)}
+    quiet = replace(SEEN, felt="memory", slow=[], dcgm=read | {POWER: _reads(600, 600, 600)})
+    assert [dict(one.entity) for one in without_steps(quiet) if one.state == "firing"] == found
+
+
 def test_another_model_with_a_lower_power_limit_was_not_given_less_power() -> None:
     starved = replace(SEEN, nodes=8, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.3)])
     tape = tape_of(starved)

@@ -26,6 +26,7 @@ from detectors.straggler.readings import (
     MEMORY,
     POWER,
     SLOW_CLOCK,
+    SPENT,
     STARVED,
     TENSOR,
     WINDOW_S,
@@ -301,7 +302,8 @@ class Watch(Kept):
         """End the window of every job: the mean over its nodes of their median GPU, for scrapes of a node see one phase
         of a step, and those of all nodes all of them.
         """
-        medians, _ = cast.by_job_and_node.medians(means[[TENSOR, MEMORY, POWER]])
+        power = np.where(np.isnan(means[SPENT]), means[POWER], means[SPENT])
+        medians, _ = cast.by_job_and_node.medians(np.concatenate([means[[TENSOR, MEMORY]], power[None]]))
         by_node = medians.reshape(3, -1, cast.nodes)
         known = np.isfinite(by_node)
         total = np.where(known, by_node, 0.0).sum(axis=2)
