@@ -10,7 +10,8 @@ the same model. Three signatures are looked for:
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
   requests each for itself some have more. Where SM activity is not read, power says who works and who waits. Where
-  tensor activity is not read, a GPU that draws less than it did was not given more work;
+  tensor activity is not read, a GPU that draws less than it did was not given more work; and where its mates spin
+  while they wait (GPU_UTIL), the energy that each uses shows the one that they wait for, slow or with more to do;
 - starved: it is idle more than the others and does as much: the host does not keep up. Who waits in a collective spins.
 
 Who does more work is not slow: a rank that was given longer sequences, or a favoured expert, computes longer while its
