@@ -5,7 +5,7 @@ three intervals (the other end, the kernel and the switch's log count, too); for
 lately, for one and a half where it was lost and back a while ago, for two on a node that no job has. Of severity info
 where nobody has used the port, and the topology does not expect it to be up, or where work on its switch was
 announced. Flap: three losses of link in a quarter of an hour, by the state, by `link_downed` or by a log, whichever
-saw most; while it flaps it is not also down, until one of its losses lasts for two and a half minutes; errors within
+saw most; while it flaps it is not also down, until one of its losses lasts for a minute and a half; errors within
 minutes of a loss are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries; corrected
 frames are no fault): ten a second at once, a quarter of that where it lasts for more than a minute, fewer where that
 is improbable here by the port's own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing,

@@ -80,7 +80,15 @@ class States(Columns):
         self.used[ports[works]] = at[works]
         grown = self.downed.take(ports, at, _counter(batch, "link_downed", tick, here))
         grown[anew] = 0.0
-        for least in range(1, 4) if np.count_nonzero(grown > 0) else ():
+        if np.count_nonzero(grown > 0):
+            self._count(ports, at, grown)
+
+    def _count(self, ports: IntArray, at: IntArray, grown: FloatArray) -> None:
+        """Count losses of link: one that is down at each reading, and lost it once more meanwhile, was up between."""
+        since = self.down_since[ports]
+        again = (grown >= 1) & (since >= 0) & (self.low[ports] >= 2) & (self.counted[:, ports] >= since).any(axis=0)
+        self.down_since[ports[again]], self.low[ports[again]] = at[again], 1
+        for least in range(1, 4):
             _note(self.counted, ports[grown >= least], at[grown >= least])
 
     def look(self, now: Instant) -> None:
@@ -113,6 +121,11 @@ class States(Columns):
         """Return when a port last lost its link or was down, -1 never."""
         last = max(self.losses(port), default=-1)
         return max(last, int(self.heard.last[port])) if self.state[port] == 0 and last >= 0 else last
+
+    def up_between(self, port: int) -> Instant:
+        """Return when a port that is down at each reading lost its link once more by its counter; -1 never."""
+        since = int(self.down_since[port])
+        return -1 if since in self.lost[:, port] else since
 
     def together_ms(self, port: int) -> float:
         """Return within how many ms of a port's loss another was lost in the same moment: either may be read first."""

@@ -2,9 +2,14 @@
 
 from dataclasses import replace
 
-from detectors.link_fault.examples import NIC, PORT, SCENE, lowered
+import numpy as np
+import pytest
+
+from detectors.contract import FloatArray
+from detectors.engine.rows import Rows
+from detectors.link_fault.examples import NIC, PORT, SCENE, cable_lowered, lowered
 from detectors.link_fault.test_detector import firing
-from detectors.tapes.cluster import tape_of
+from detectors.tapes.cluster import changed, seconds, tape_of, where
 
 
 def test_losses_that_are_read_at_one_end_only_count_together() -> None:
@@ -12,3 +17,16 @@ def test_losses_that_are_read_at_one_end_only_count_together() -> None:
     tape = lowered(tape, "switch", [(420, 450)], **PORT)
     assert firing(lowered(tape, "nic", [(300, 330)], **NIC)) == []
     assert firing(lowered(tape, "nic", [(300, 330), (540, 570)], **NIC)) == [("link_flap", NIC)]
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(30.0, ["link_flap"]), (1e9, ["link_flap", "link_down"])])
+def test_a_link_that_is_down_whenever_it_is_read_was_up_if_it_counts_losses(every_s: float, found: list[str]) -> None:
+    """It is read every 30 s and lost every 30 s, for two and a half minutes, or once."""
+    flaps = [(61.0, 66.0), (91.0, 96.0), (122.0, 128.0)]
+    tape = cable_lowered(tape_of(replace(SCENE, interval_s=30.0, minutes=20)), [*flaps, (300.0, 450.0)])
+
+    def count(rows: Rows, values: FloatArray) -> FloatArray:
+        more = np.ceil((np.clip(seconds(rows), 300, 450) - 300) / every_s)
+        return values + np.where(where(rows, **NIC), more, 0.0)
+
+    assert [fault for fault, _ in firing(changed(tape, "nic", "link_downed", count))] == found

@@ -151,6 +151,7 @@ class Judge:
                 continue
             low = [(end, states, port) for end, states, port in self._ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
+            since = max(since, *(states.up_between(port) for _, states, port in low))
             line = self._line(cable, since - TOGETHER_MS)
             if not self._confirmed(now, cable, low, since, line, erred, flapped):
                 continue

@@ -176,11 +176,12 @@ class Readings(Comparison):
         done = np.fmin(moved[TENSOR], moved[MEMORY])
         draws = np.where(np.isnan(moved[SPENT]), moved[POWER], moved[SPENT])
         no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
-        # Where the others spin while they wait, and no work is read, energy alone says who keeps them waiting.
+        # Where the others spin while they wait, and no work is read, energy says whom they wait for: one, while they
+        # are alike; where each is given other work they are not.
         full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
         by_energy = full & ~no_more & np.isfinite(apart[SPENT]) & (not self._whole_nodes)
         no_more |= by_energy
-        done[by_energy] = -np.inf
+        done[by_energy] = np.where(z[SPENT, by_energy] >= APART, -np.inf, np.inf)
         apart, beside = (np.where(by_energy & _ONLY_MEMORY, np.nan, of) for of in (apart, beside))
         z = np.where(by_energy & _ONLY_MEMORY, np.nan, z)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -23,6 +23,7 @@ from detectors.straggler.config import StragglerConfig
 from detectors.straggler.job_pace import MOST_FELT, History, NodePaces
 from detectors.straggler.readings import (
     LEAST,
+    LONG_WORK,
     MEMORY,
     POWER,
     SLOW_CLOCK,
@@ -44,6 +45,9 @@ _STARVED_TOO: Final = 5.0
 """Wealth (natural logarithm) from which on another host waits too: chance brings it once in a hundred and fifty."""
 _STARVES: Final = 0.5
 """Of the time at least: pauses of the whole job that scrapes saw unevenly, and of a rank, come once in some minutes."""
+_LASTS: Final = 5
+"""Windows in which somebody works longer, where nothing says how much there is to do: what is given to each (experts,
+lengths of sequences) changes within minutes (policy)."""
 _BY_TURNS: Final = np.uint64(0xFF)
 """Who waits by turns did so in two of the last eight windows; a pause of the job that scrapes saw unevenly is one."""
 
@@ -264,6 +268,8 @@ class Watch(Kept):
             bits, looks = comparison.bits(entity)
             wealth = float(comparison.wealth(who[[place]])[0])
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
+            if how == LONG_WORK and np.isnan(look.signals[TENSOR, place]) and bits.bit_count() < _LASTS:
+                continue
             moves = 0.0 if how == STARVED else float(np.log1p(lag / them.sizes[place]))
             effect = window.histories[running.job_id].effect(bits, looks, moves)
             if running.inferred and not whole:  # of several jobs that were taken for one it is its mates that wait
