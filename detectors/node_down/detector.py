@@ -6,13 +6,14 @@ misses two readings in all its in-band streams (GPUs, NICs, storage) after its k
 scheduler misses it too, or when its BMC reads no power while it had a job. Else it is inferred. A node's silence
 weighs what so long a silence weighs here, where scrapes get lost in runs and collectors pause; its job's steps that
 stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts fall so far. Together they
-must be so improbable that chance makes them within the budget only. On silence alone it takes five minutes, and longer
-than nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its BMC
-reads no power. That of a node without a job is information where nothing else speaks of it: it holds nobody up, and
-clouds and autoscalers take such nodes away. A node whose job goes on stepping is alive: its collector is not
-(`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or something names each of
-them. Streams that stop one by one are their agents' trouble. What the scheduler took out on purpose is silent by
-right.
+must be so improbable that chance makes them within the budget only. Of a job without steps the GPUs of its other nodes
+say it, by their tensor activity or power: they stand since, for nine readings or for two and a half minutes. On
+silence alone it takes five minutes, and longer than nodes here are ever silent; of a node without a job, as long as a
+reboot takes, or as a power cycle if its BMC reads no power. That of a node without a job is information where nothing
+else speaks of it: it holds nobody up, and clouds and autoscalers take such nodes away. A node whose job goes on
+stepping, or works on elsewhere, is alive: its collector is not (`telemetry_gap`); so are nodes that fall silent
+together, unless their job stops with them or something names each of them. Streams that stop one by one are their
+agents' trouble. What the scheduler took out on purpose is silent by right.
 
 It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
 node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still

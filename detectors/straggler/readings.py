@@ -83,7 +83,7 @@ A whole node may have been given other work: an evaluation."""
 _FAR: Final = float(np.log(1 / 1.15))
 """Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
 _ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
-"""Copying is read at a moment of the step."""
+"""Of the signals, memory's: without profiling it is that of a moment of the step."""
 _MOST_LONGER: Final = float(np.log(10))
 _FULL: Final = 0.05
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
