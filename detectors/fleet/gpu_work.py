@@ -64,7 +64,8 @@ class GpuWork(Columns):
                 some = np.arange(len(batch.entities))[here][~read]
                 gpus = batch.entities[some]
                 power, used, util = (reported(batch, name, tick, some) for name in (_POWER, _ENERGY, _UTIL))
-                power = self.draw.power(gpus, at[~read], used, power)
+                stands = (used > 0) & (used == self.draw.meter.used[gpus])
+                power = np.where(stands, np.nan, self.draw.power(gpus, at[~read], used, power))  # a copy shows no work
                 self._note(gpus, at[~read], power, self._draws(gpus, power, util))
 
     def _note(self, gpus: Any, at: IntArray, read: FloatArray, works: BoolArray) -> None:
