@@ -18,7 +18,7 @@ _UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
 _AT_WORK: Final = 0.5
 """Of its usual tensor activity: the kernels of a collective that waits, though resident, use the tensor cores not at
 all."""
-_DRAWS: Final = 0.65
+_DRAWS: Final = 0.6
 """Of its usual power: GPUs that waited in a collective drew 0.24 to 0.55 of it in thirty hangs of recordings by others,
 where the mates of a GPU that is a third slower draw 0.75."""
 _LEAST: Final = 0.01

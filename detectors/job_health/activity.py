@@ -28,7 +28,7 @@ _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
-_SPINS = 0.65
+_SPINS = 0.6
 """Of the power in steps: in thirty hangs of recordings by others GPUs that spin drew 0.24 to 0.55 of it."""
 _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
@@ -197,6 +197,13 @@ class Activity(_Readings):
         """
         steady = self.high <= (1 + _STEADY) * self.low
         return self._waiting() & (~self.computing() | steady)
+
+    def busy_with_less(self) -> BoolArray:
+        """Return which jobs' GPUs are busy at less power than in steps, and at more than who spins, as in evaluations;
+        none where tensor activity is read, which shows better what they do.
+        """
+        part = (self.power >= _SPINS * self.power_level) & (self.power < _WORKING * self.power_level)
+        return part & (self.util >= _SPINNING_PERCENT) & np.isnan(self.tensor_level)
 
     def idle(self) -> BoolArray:
         """Return which jobs' GPUs have nothing to do, at a fraction of the power they draw in steps."""

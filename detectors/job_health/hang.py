@@ -37,6 +37,8 @@ _WORKED, _IDLE_MS = 360, 480_000
 job of several nodes that idles for longer, as never before, has no user at its prompt."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
+_EVALUATING_MS = 900_000
+"""Policy: evaluations at two thirds of the power last up to a quarter of an hour."""
 _SAVING_AGAIN_MS = 300_000
 """Of a job that has saved before, and not for so long: half of that, and twice its longest pause with room."""
 _CAUSE_LEAD_MS = 120_000
@@ -105,6 +107,8 @@ class HangJudge:
             return None
         steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
+        if steps is not None and self._activity.busy_with_less()[number]:
+            patience = max(patience, _EVALUATING_MS)
         if steps is None and not spinning:
             if job.inferred or len(job.nodes) == 1:
                 return None
@@ -193,6 +197,8 @@ class HangJudge:
         evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
         steps = pace if isinstance(pace, StepPace) else None
         how = "all its GPUs are busy at a fraction of the power and do no work" if spinning else "its GPUs do not work"
+        if seen.busy_with_less()[number]:
+            how = "its GPUs are busy at less power than in steps"
         if steps is not None:
             verb, of = ("printed no step", "line") if steps.by_lines[number] else ("made no step", "step")
             evidence |= {**usual_evidence(usual, of), "intervals_seen": int(pace.steps[number])}

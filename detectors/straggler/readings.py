@@ -82,6 +82,8 @@ _SPARED: Final = float(np.log(0.95))
 A whole node may have been given other work: an evaluation."""
 _FAR: Final = float(np.log(1 / 1.15))
 """Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
+_DRAWS_MORE: Final = 2.0
+"""Deviations: slow memory draws little, and those that wait for it still less."""
 _ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
 """Of the signals, memory's: without profiling it is that of a moment of the step."""
 _MOST_LONGER: Final = float(np.log(10))
@@ -182,8 +184,9 @@ class Readings(Comparison):
         by_energy = full & ~no_more & np.isfinite(apart[SPENT]) & (not self._whole_nodes)
         no_more |= by_energy
         done[by_energy] = np.where(z[SPENT, by_energy] >= APART, -np.inf, np.inf)
-        apart, beside = (np.where(by_energy & _ONLY_MEMORY, np.nan, of) for of in (apart, beside))
-        z = np.where(by_energy & _ONLY_MEMORY, np.nan, z)
+        copies = (z[SPENT] >= _DRAWS_MORE) & (z[MEMORY] >= APART)
+        alias = by_energy & ~copies & _ONLY_MEMORY
+        apart, beside, z = (np.where(alias, np.nan, of) for of in (apart, beside, z))
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))

@@ -45,7 +45,7 @@ _STARVED_TOO: Final = 5.0
 """Wealth (natural logarithm) from which on another host waits too: chance brings it once in a hundred and fifty."""
 _STARVES: Final = 0.5
 """Of the time at least: pauses of the whole job that scrapes saw unevenly, and of a rank, come once in some minutes."""
-_LASTS: Final = 5
+_LASTS: Final = 8
 """Windows in which somebody works longer, where nothing says how much there is to do: what is given to each (experts,
 lengths of sequences) changes within minutes (policy)."""
 _BY_TURNS: Final = np.uint64(0xFF)
