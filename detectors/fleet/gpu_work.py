@@ -34,7 +34,7 @@ _LATELY_MS: Final = 120_000
 
 class GpuWork(Columns):
     """By GPU: when it was last read (`at`) and last read at work (`worked_at`, ms; -1 never), and how much is usual:
-    tensor activity (`level`, 0 to 1), or where that is never read (not `profiled`) the power (`watts`).
+    the `level` of tensor activity (0 to 1), or where that is never read (not `profiled`) of power (W).
     """
 
     axis = "dcgm"
@@ -42,7 +42,6 @@ class GpuWork(Columns):
     worked_at: IntArray = column(-1)
     level: FloatArray = column(np.nan)
     profiled: BoolArray = column(False)
-    watts: FloatArray = column(np.nan)
     BESIDE = ("draw",)
 
     def __init__(self, fleet: Fleet) -> None:
@@ -58,6 +57,9 @@ class GpuWork(Columns):
             read = self.profiled[where]
             if TENSOR in batch.sound:
                 tensor = reported(batch, TENSOR, tick, here, most=1.0)
+                anew = np.isfinite(tensor) & ~read
+                if np.count_nonzero(anew):
+                    self.level[where] = np.where(anew, np.nan, self.level[where])
                 self._note(where, at, tensor, self._computes(where, tensor))
                 self.profiled[where] = read = read | np.isfinite(tensor)
             if not read.all() and _UTIL in batch.sound:
@@ -81,11 +83,11 @@ class GpuWork(Columns):
 
     def _draws(self, gpus: IntArray, power: FloatArray, util: FloatArray) -> BoolArray:
         """Return which GPUs work by what they draw; what idles forgets what is usual, as another job may draw less."""
-        usual = self.watts[gpus]
+        usual = self.level[gpus]
         works: BoolArray = (util >= _BUSY_PERCENT) & ~(power < _DRAWS * usual) & np.isfinite(power)
         moved = usual + np.where(power > usual, _UP, _STEP) * (power - usual)
         moved = np.where(util < _BUSY_PERCENT, (1 - _STEP) * usual, np.where(works, moved, usual))
-        self.watts[gpus] = np.where(np.isnan(usual) & works, power, moved)
+        self.level[gpus] = np.where(np.isnan(usual) & works, power, moved)
         return works
 
     def goes_on(self, job: Job, since: Instant, now: Instant) -> bool:
