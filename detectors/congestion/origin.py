@@ -5,6 +5,7 @@ So the origin marks, drops and *sends* pauses; who *receives* them, from a switc
 is its own: a host that pauses its switch port is a receiver too slow, and the end of the chain.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from detectors.congestion.fabric import Fabric, Port
@@ -30,7 +31,8 @@ class Origin:
 
 def origin_of(fabric: Fabric, hot: Hot) -> Origin:
     """Return the origin among hot ports."""
-    switch = max(sorted({port[0] for port in hot}), key=lambda name: _source(fabric, hot, name))
+    many = Counter(port[0] for port in hot)
+    switch = max(sorted(many), key=lambda name: _source(fabric, hot, many, name))
     own = {port: signals for port, signals in sorted(hot.items()) if port[0] == switch}
     queued = {port: signals.get("mark", 0.0) + signals.get("drop", 0.0) for port, signals in own.items()}
     hosts = {port: signals.get("rx", 0.0) if port in fabric.host else 0.0 for port, signals in own.items()}
@@ -47,8 +49,8 @@ def origin_of(fabric: Fabric, hot: Hot) -> Origin:
     return Origin(switch, best[1], by, (best[1],))
 
 
-def _source(fabric: Fabric, hot: Hot, switch: str) -> float:
-    """Return how much of a congestion a switch makes, less what it suffers from other switches.
+def _source(fabric: Fabric, hot: Hot, many: Counter[str], switch: str) -> float:
+    """Return how much of a congestion a switch makes, less what it suffers from others; `many` ports are hot by switch.
 
     A port that waits for credits suffers from the switch that it sends to, unless all other ports of that are calm:
     then more is sent over the cable than it takes.
@@ -57,8 +59,8 @@ def _source(fabric: Fabric, hot: Hot, switch: str) -> float:
     for port, signals in hot.items():
         if port[0] == switch:
             received = signals.get("rx", 0.0) * (1 if port in fabric.host else -1)
-            far = fabric.far.get(port, ("", ""))
-            if not any(other[0] == far[0] and other != far for other in hot):
+            far = fabric.far.get(port)
+            if far is not None and many[far[0]] == (far in hot):
                 received += 2 * signals.get("wait", 0.0)
             made += signals.get("mark", 0.0) + signals.get("drop", 0.0) + signals.get("tx", 0.0) + received
     return made

@@ -18,9 +18,9 @@ _UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
 _AT_WORK: Final = 0.5
 """Of its usual tensor activity: the kernels of a collective that waits, though resident, use the tensor cores not at
 all."""
-_DRAWS: Final = 0.6
+SPINS: Final = 0.6
 """Of its usual power: GPUs that waited in a collective drew 0.24 to 0.55 of it in thirty hangs of recordings by others,
-where the mates of a GPU that is a third slower draw 0.75."""
+where the mates of a GPU that is a third slower draw 0.75. Who draws more does something."""
 _LEAST: Final = 0.01
 _BUSY_PERCENT: Final = 30.0
 """Below it a GPU has next to nothing to do: its power is that of idling."""
@@ -84,7 +84,7 @@ class GpuWork(Columns):
     def _draws(self, gpus: IntArray, power: FloatArray, util: FloatArray) -> BoolArray:
         """Return which GPUs work by what they draw; what idles forgets what is usual, as another job may draw less."""
         usual = self.level[gpus]
-        works: BoolArray = (util >= _BUSY_PERCENT) & ~(power < _DRAWS * usual) & np.isfinite(power)
+        works: BoolArray = (util >= _BUSY_PERCENT) & ~(power < SPINS * usual) & np.isfinite(power)
         moved = usual + np.where(power > usual, _UP, _STEP) * (power - usual)
         moved = np.where(util < _BUSY_PERCENT, (1 - _STEP) * usual, np.where(works, moved, usual))
         self.level[gpus] = np.where(np.isnan(usual) & works, power, moved)

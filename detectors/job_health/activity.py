@@ -8,6 +8,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.gpu_work import SPINS
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.fleet.presence import Attendance
 from detectors.signals.energy import Draw
@@ -28,8 +29,6 @@ _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
-_SPINS = 0.6
-"""Of the power in steps: in thirty hangs of recordings by others GPUs that spin drew 0.24 to 0.55 of it."""
 _SPINNING_PERCENT = 80.0
 """NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _IDLE_PERCENT = 10.0
@@ -202,7 +201,7 @@ class Activity(_Readings):
         """Return which jobs' GPUs are busy at less power than in steps, and at more than who spins, as in evaluations;
         none where tensor activity is read, which shows better what they do.
         """
-        part = (self.power >= _SPINS * self.power_level) & (self.power < _WORKING * self.power_level)
+        part = (self.power >= SPINS * self.power_level) & (self.power < _WORKING * self.power_level)
         return part & (self.util >= _SPINNING_PERCENT) & np.isnan(self.tensor_level)
 
     def idle(self) -> BoolArray:
@@ -215,7 +214,7 @@ class Activity(_Readings):
 
         An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
         """
-        waits: BoolArray = (self.power < _SPINS * self.power_level) & (self.util >= _SPINNING_PERCENT)
+        waits: BoolArray = (self.power < SPINS * self.power_level) & (self.util >= _SPINNING_PERCENT)
         return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:

@@ -101,14 +101,12 @@ class HangJudge:
     ) -> Hang | None:
         """Return the hang of a job that is silent by `pace`; None while anything else explains it."""
         job, last = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
-        if not isinstance(pace, StepPace):
+        steps = pace if isinstance(pace, StepPace) else None
+        if steps is None:
             last = max(last, int(self._activity.busy[number]))  # a job that is slow does not stand still
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
-        steps = pace if isinstance(pace, StepPace) else None
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
-        if steps is not None and self._activity.busy_with_less()[number]:
-            patience = max(patience, _EVALUATING_MS)
         if steps is None and not spinning:
             if job.inferred or len(job.nodes) == 1:
                 return None
@@ -163,6 +161,8 @@ class HangJudge:
             # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
             own = spinning and self._lines.last(job.job_id, "saved") >= job.start
             needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
+        if self._activity.busy_with_less()[number]:
+            needed = max(needed, _EVALUATING_MS)
         if self._lines.last(job.job_id, "loading") >= last:
             needed = max(needed, _LOADING_MS)
         return needed

@@ -180,8 +180,7 @@ class Readings(Comparison):
         no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
         # Where the others spin while they wait, and no work is read, energy says whom they wait for: one, while they
         # are alike; where each is given other work they are not.
-        full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
-        by_energy = full & ~no_more & np.isfinite(apart[SPENT]) & (not self._whole_nodes)
+        by_energy = _others_spin(look) & ~no_more & np.isfinite(apart[SPENT]) & (not self._whole_nodes)
         no_more |= by_energy
         done[by_energy] = np.where(z[SPENT, by_energy] >= APART, -np.inf, np.inf)
         copies = (z[SPENT] >= _DRAWS_MORE) & (z[MEMORY] >= APART)
@@ -227,8 +226,7 @@ class Readings(Comparison):
             clock = np.where((-beside[POWER] >= clock / 2) & ~(active < clock / 2), clock, 0.0)
             longer = np.where(np.isfinite(_more_work(beside)), beside[SM] - _has_more(beside), 0.0)
             longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
-            full = np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL
-            starved = np.where(full, _starved(active, np.fmin(-beside[BUSY], -beside[UTIL])), 0.0)
+            starved = np.where(_others_spin(look), _starved(active, np.fmin(-beside[BUSY], -beside[UTIL])), 0.0)
             lags = np.array([clock, longer, starved])
             among = MAD_TO_SIGMA * look.medians(np.abs(beside))[0]
             apart = APART * np.fmax([among[CLOCK], among[SM], np.fmax(among[BUSY], among[UTIL])], FLOOR)
@@ -281,6 +279,11 @@ def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     return np.array([slower, longer, _starved(active, idle)])
+
+
+def _others_spin(look: Look) -> BoolArray:
+    """Return whose peers are busy all the time, (n,), as they are while they wait in a collective."""
+    return np.asarray(np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL)
 
 
 def _starved(active: FloatArray, idle: FloatArray) -> FloatArray:

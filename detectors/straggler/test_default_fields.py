@@ -97,6 +97,34 @@ def test_energy_says_who_keeps_waiting_others_that_spin(others_w: float, busy: f
     assert [dict(one.entity) for one in without_steps(quiet) if one.state == "firing"] == found
 
 
+@pytest.mark.parametrize(
+    ("copies", "scatter", "until_s", "found"),
+    [(30, 0, OVER_S, [ONLY]), (20, 0, OVER_S, []), (30, 60, OVER_S, []), (30, 0, BEGUN_S + 400, [])],
+    ids=["slow memory", "nothing is longer", "each has other work", "for six minutes"],
+)
+def test_memory_that_copies_for_longer_is_slow_if_mates_wait_and_are_alike_for_long_enough(
+    copies: float, scatter: float, until_s: float, found: list[Any]
+) -> None:
+    """It draws what it did, and those that wait for it a little less: energy alone would not do."""
+
+    def during(at_s: FloatArray) -> BoolArray:
+        return np.asarray((at_s >= BEGUN_S) & (at_s < until_s))
+
+    def used(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        place = np.arange(values.shape[1])
+        others = 570 + scatter * ((place % 3) - 1)
+        return np.cumsum(np.where(during(at_s) & (place != FIRST), others, 600) * 1e4, axis=0)
+
+    def copied(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        place = np.arange(values.shape[1])
+        return np.where(during(at_s), np.where(place == FIRST, copies, 20 + scatter / 10 * ((place % 3) - 1)), 26)
+
+    read = dict.fromkeys((TENSOR, DRAM, SM), _unread) | {ENERGY: used, COPIES: copied, UTIL: _reads(100, 100, 100)}
+    quiet = replace(SEEN, felt="memory", slow=[], dcgm=read | {POWER: _reads(600, 600, 600)})
+    alerts = [one for one in without_steps(quiet) if one.state == "firing" and one.severity != "info"]
+    assert [dict(one.entity) for one in alerts] == found
+
+
 def test_another_model_with_a_lower_power_limit_was_not_given_less_power() -> None:
     starved = replace(SEEN, nodes=8, felt="host", slow=[Slow(range(8, 16), BEGUN_S, OVER_S, factor=1.3)])
     tape = tape_of(starved)
