@@ -246,6 +246,10 @@ class Comparison(Columns):
         over: IntArray = odd[(self.wealth(those) >= evidence) & long]
         return over
 
+    def is_calm(self, who: IntArray) -> BoolArray:
+        """Return against whom nothing speaks, (n,): not in the last look, nor in several before."""
+        return np.asarray((self.odd[who] & np.uint64(1) == 0) & (self.evidence.looks[who] < _DOUBTED))
+
     def drop(self, who: IntArray) -> None:
         """Forget what speaks against some, for which another cause is known; what is usual of them stays."""
         self.evidence.forget(who)

@@ -40,7 +40,7 @@ from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
-from detectors.straggler.late_ranks import MOST_NODES, Late, wait_for_storage
+from detectors.straggler.late_ranks import Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
@@ -67,8 +67,6 @@ clock may itself follow from what slows the job; a slow clock doesn't, and is gi
 _FULL: Final = float(np.log(3))
 """More may not be seen of it: a GPU is active all the time at most, and those that wait are so for a fifth of it."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
-_MOST_NODE_SHARE: Final = 0.05
-"""Of a large job so many more may be odd at once by themselves."""
 
 
 class _Work(Kept):
@@ -227,10 +225,8 @@ class Straggler(Kept):
             node, alone = str(one.entity["node"]), "gpu" in one.entity
             if id(one) in excused or node in (no_nodes if alone else single):
                 continue
-            if any(case.node == node for case in self._alarms()):
+            if any(case.node == node for case in self._alarms()) or self._is_known(one) or one.is_one_of_many():
                 continue
-            if one.crowd > (1 if one.always else max(MOST_NODES, _MOST_NODE_SHARE * len(one.job.nodes))):
-                continue  # what several have had since the first step is their work
             known = [case.memo["lag"] for case in self._alarms() if case.memo["job_id"] == one.job.job_id]
             worst = max(known + [other.lag for other in suspects if other.job == one.job])
             if one.how != LATE and np.log1p(one.lag) < np.log1p(worst) / 2:
@@ -248,6 +244,11 @@ class Straggler(Kept):
                 comparison, entities = self._compared(node, one.gpus if alone else None)
                 comparison.forget(entities)
         return found
+
+    def _is_known(self, one: Suspect) -> bool:
+        """Return whether it has always been unlike its peers, and was reported as harmless: its past was forgotten."""
+        known = [(case.entity, case.memo["job_id"]) for case in self._book.cases() if case.aspect]
+        return one.always and (dict(one.entity), one.job.job_id) in known
 
     def _drop(self, one: Suspect) -> None:
         """Forget the evidence against who is slow by another fault: it is none once that is over."""
@@ -288,19 +289,20 @@ class Straggler(Kept):
         """Return whether its job lost by it as much as counts, as much as its lag explains, and not for another reason.
 
         Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
-        clock is slow: that activity is higher at once says that the others wait. Ranks wait by their own times.
+        clock is slow, and activity higher; or if it is idle, and the others spin. Ranks wait by their own times.
         """
         if one.how == LATE:
             return True
+        effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
-        in_step = one.in_step and (not one.job.inferred or bool(one.effect and one.effect.slower))
-        if (one.job.inferred or alone) and one.how != SLOW_CLOCK and not in_step:
+        as_one = one.in_step and (not inferred or one.always or bool(effect and effect.slower))
+        if (inferred or alone) and one.how != SLOW_CLOCK and not as_one:
             return False  # a slow clock is so in any job; who works longer may have work of its own
-        effect, share = one.effect, self._config.effect_share
         if one.always:
             return one.lag >= share and not alone  # the others of a job in step wait for it
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
-            return bool(one.sure and one.how == SLOW_CLOCK and one.lag >= share and one.works_alike(_SAME_ORDER))
+            plain = one.works_alike(_SAME_ORDER) if one.how == SLOW_CLOCK else one.is_waited_for()
+            return bool(one.sure and one.lag >= share and plain)
         if alone and not one.works_alike(_SAME_ORDER):
             return False
         slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
@@ -316,6 +318,7 @@ class Straggler(Kept):
         limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
         report = report_of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
+        memo = {"job_id": one.job.job_id, "ranks": list(one.ranks), "slow_at": now, "gap_ms": 0, "slow": True}
         return self._book.fire(
             now,
             "straggler",
@@ -328,14 +331,7 @@ class Straggler(Kept):
             evidence=report.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",
-            memo={
-                "job_id": one.job.job_id,
-                "ranks": list(one.ranks),
-                "slow_at": now,
-                "gap_ms": 0,
-                "slow": True,
-                "lag": one.lag,
-            },
+            memo=memo | {"lag": one.lag},
         )
 
     def _compared(self, node: str, gpus: IntArray | None) -> tuple[Comparison, IntArray]:

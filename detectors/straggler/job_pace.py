@@ -105,11 +105,13 @@ class History(Kept):
         """Return by which share steps are longer than before, in the last whole `windows` and the one that goes on.
 
         Than in the last few windows before, or in the last ten, or in all, whichever is more: another fault may have
-        been in these, or this one have grown slowly. NaN where nothing is known of before.
+        been in these, or this one have grown slowly. Or than in the last one, where steps had become shorter up to it,
+        as they do while caches fill. NaN where nothing is known of before.
         """
         steps = self.values[STEP]
         now, before = median_of(np.array([*self.steps, *steps[:windows]])), steps[windows + 1 :]
         was = [median_of(before[:count]) for count in (_FEWEST + 1, _BEFORE, KEPT)]
+        was += before[:1].tolist() if (np.diff(before[: _FEWEST + 1]) > 0).all() else []
         return float(np.fmax.reduce([now / usual - 1 for usual in was]))
 
     def effect(self, odd: int, windows: int, own: float, sure: float = _SURE) -> Effect | None:

@@ -16,14 +16,12 @@ from detectors.straggler.known_causes import CLOCK, KnownCauses
 from detectors.straggler.rank_places import Places
 from detectors.straggler.ranks import Ranks
 from detectors.straggler.readings import LATE, SIGNALS
-from detectors.straggler.suspects import Suspect
+from detectors.straggler.suspects import MOST_NODES, Suspect
 from detectors.straggler.watch import Watch, gpus_of
 
 _MORE_WORK: Final = 1 / 3
 """Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
 half, the noise of single windows would decide."""
-MOST_NODES: Final = 2
-"""More that are odd at once have something in common that is not a machine's."""
 _ALIKE: Final = 1.25
 """Hosts that fail by themselves at one time don't make their ranks wait for data equally long."""
 _ODD_TOO: Final = 5.0

@@ -32,7 +32,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA
-from detectors.core.statistics import known_or, masked_median
+from detectors.core.statistics import clamp, known_or, masked_median
 from detectors.core.tails import Tails
 from detectors.fleet.gpus import reported
 from detectors.signals.energy import Meter
@@ -61,6 +61,10 @@ LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S: Final = 240.0
+_OWN: Final = (TENSOR, MEMORY, POWER, SPENT)
+_RISES_S, _FALLS_S = 300.0, 1800.0
+"""What a GPU does at work is known soon after its job has loaded, and isn't forgotten for a checkpoint or in a ramp of
+forty minutes."""
 _FEWEST: Final = 4
 """With fewer, what stands apart and what it stands apart from look alike."""
 _PAIR: Final = 2
@@ -87,7 +91,7 @@ _DRAWS_MORE: Final = 2.0
 _ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
 """Of the signals, memory's: without profiling it is that of a moment of the step."""
 _MOST_LONGER: Final = float(np.log(10))
-_FULL: Final = 0.05
+FULL: Final = 0.95
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
 
 
@@ -149,12 +153,14 @@ def logarithms(means: FloatArray) -> FloatArray:
 class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
     by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
-    done so until then; NaN where work is not read, or the habit not known, inf where all were out of step.
+    done so until then; NaN where work is not read, or the habit not known, inf where all were out of step; `own` what
+    it did at work of late, by each of `_OWN`, a logarithm: a habit's level is that of the job's first minutes.
     """
 
     lowest: FloatArray = column(0.0)
     more: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)  # half the bytes are exact enough
     always: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)
+    own: NDArray[np.float32] = column(np.nan, len(_OWN), dtype=np.float32)
     KEPT = ("rises",)
 
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
@@ -167,6 +173,16 @@ class Readings(Comparison):
     def _learn_s(self, _look: Look) -> float:
         return _HABIT_S
 
+    def look(self, look: Look) -> None:
+        """Take a look, and learn what those do whom nothing speaks against."""
+        super().look(look)
+        calm = ~look.held & self.is_calm(look.who)
+        who, now = look.who[calm], look.signals[list(_OWN)][:, calm]
+        before = np.where(np.isfinite(self.own[:, who]), self.own[:, who], now)
+        memory_s = np.where(now > before, _RISES_S, _FALLS_S)
+        weight = look.spent_s / clamp(self.habits[CLOCK].learnt_s[who], look.spent_s, memory_s)
+        self.own[:, who] = np.where(np.isfinite(now), before + weight * (now - before), before)
+
     def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
         ways = len(self.echoes)
         beside = look.signals - look.usual
@@ -174,9 +190,8 @@ class Readings(Comparison):
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax.reduce(z[[TENSOR, MEMORY, SM]])
         self._note_work(apart, beside, among, look)
-        moved = {row: look.signals[row] - self.habits[row].level[look.who] for row in (TENSOR, MEMORY, POWER, SPENT)}
-        done = np.fmin(moved[TENSOR], moved[MEMORY])
-        draws = np.where(np.isnan(moved[SPENT]), moved[POWER], moved[SPENT])
+        tensor, memory, power, spent = look.signals[list(_OWN)] - self.own[:, look.who]
+        done, draws = np.fmin(tensor, memory), np.where(np.isnan(spent), power, spent)
         no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
         # Where the others spin while they wait, and no work is read, energy says whom they wait for: one, while they
         # are alike; where each is given other work they are not.
@@ -217,19 +232,26 @@ class Readings(Comparison):
 
         Its peers are all there is to compare it with: it must stand far apart from them, and they be alike. 0 else.
         """
-        new = self.is_new(look.who) & (look.middles[1][CLOCK] >= _FEWEST)
+        of = look.middles[1][CLOCK]
+        new = self.is_new(look.who) & (of >= _NO_MIDDLE)
         if not new.any():
             return np.zeros((3, len(new)))
         with np.errstate(invalid="ignore"):
             clock, active = -beside[CLOCK], np.fmax(beside[TENSOR], beside[MEMORY])
             # A power cap lowers the clock of who draws as much; who works on a slow clock is active for longer.
             clock = np.where((-beside[POWER] >= clock / 2) & ~(active < clock / 2), clock, 0.0)
-            longer = np.where(np.isfinite(_more_work(beside)), beside[SM] - _has_more(beside), 0.0)
-            longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
-            starved = np.where(_others_spin(look), _starved(active, np.fmin(-beside[BUSY], -beside[UTIL])), 0.0)
-            lags = np.array([clock, longer, starved])
             among = MAD_TO_SIGMA * look.medians(np.abs(beside))[0]
-            apart = APART * np.fmax([among[CLOCK], among[SM], np.fmax(among[BUSY], among[UTIL])], FLOOR)
+            apart = APART * np.fmax(among, FLOOR)
+            by = [SM] if self._whole_nodes else [SM, MEMORY]  # no host has slow memory in all its GPUs
+            more = np.where(beside[by] >= apart[by], beside[by] - _has_more(beside), np.nan)
+            longer = np.where(np.isfinite(_more_work(beside)), np.fmax.reduce(more), 0.0)
+            longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
+            # Utilisation is of moments, and sees a part of what a GPU is idle in between.
+            idle = np.where(-beside[UTIL] <= FLOOR, 0.0, -beside[BUSY])
+            starved = np.where(_others_spin(look), _starved(active, idle), 0.0)
+            few = of < _FEWEST  # of them who spins waits for who does not; else who stands apart may be either
+            lags = np.array([np.where(few, 0.0, clock), np.where(few, 0.0, longer), starved])
+            apart = np.array([apart[CLOCK], np.zeros(len(new)), apart[BUSY]])
             alike = ~(_more_work(beside) >= lags / 3)
             return np.where(new & alike & (lags >= np.fmax(np.log1p(self._most_spread), apart)), lags, 0.0)
 
@@ -283,7 +305,7 @@ def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
 
 def _others_spin(look: Look) -> BoolArray:
     """Return whose peers are busy all the time, (n,), as they are while they wait in a collective."""
-    return np.asarray(np.fmax(look.usual[BUSY], look.usual[UTIL]) >= -_FULL)
+    return np.asarray(np.fmax(look.usual[BUSY], look.usual[UTIL]) >= np.log(FULL))
 
 
 def _starved(active: FloatArray, idle: FloatArray) -> FloatArray:

@@ -10,11 +10,29 @@ from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import Effect
-from detectors.straggler.readings import BUSY, CLOCK, LATE, LONG_WORK, MEMORY, POWER, SLOW_CLOCK, SM, SPENT, TENSOR
+from detectors.straggler.readings import (
+    BUSY,
+    CLOCK,
+    FULL,
+    LATE,
+    LONG_WORK,
+    MEMORY,
+    POWER,
+    SLOW_CLOCK,
+    SM,
+    SPENT,
+    STARVED,
+    TENSOR,
+    UTIL,
+)  # fmt: skip
 
 PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
 (a relative score below 0.75)."""
+MOST_NODES: Final = 2
+"""More that are odd at once have something in common that is not a machine's."""
+_MOST_NODE_SHARE: Final = 0.05
+"""Of a large job so many more may be odd at once by themselves."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),
@@ -51,6 +69,16 @@ class Suspect:
     seconds: Mapping[str, float] = field(default_factory=dict)
     always: bool = False
 
+    def is_one_of_many(self) -> bool:
+        """Return whether too many nodes of its job are slow at once for a machine to be why.
+
+        Of whole nodes, half of a job's: work was given out anew. What several have had since the first step is theirs.
+        """
+        nodes, whole = len(self.job.nodes), "gpu" not in self.entity
+        most = max(MOST_NODES, _MOST_NODE_SHARE * nodes)
+        most = min(most, max((nodes - 1) // 2, 1)) if whole else most
+        return self.crowd > (1 if self.always else most)
+
     @property
     def starved(self) -> bool:
         """Whether its ranks' wait for data is what they lag by, more than their computation."""
@@ -80,6 +108,10 @@ class Suspect:
         active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
         by_power = np.isnan(self.ratio(TENSOR)) and self.ratio(POWER) < 1
         return bool(by_power or lag / order <= active <= lag * order)
+
+    def is_waited_for(self) -> bool:
+        """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin."""
+        return self.how == STARVED and self.in_step and float(np.fmax(*self.peers[[BUSY, UTIL]])) >= FULL
 
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.

@@ -217,10 +217,11 @@ def _more_active(_at_s: FloatArray, values: FloatArray) -> FloatArray:
     [
         (replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.2)]), ONLY),
         (replace(SEEN, felt="work", dcgm={SM: _more_active}), ONLY),
+        (replace(SEEN, felt="memory", slow=[Slow([FIRST], factor=1.2)]), ONLY),
         (replace(SEEN, felt="host", slow=[Slow(range(8, 16), factor=1.2)]), {"node": name(1)}),
         (replace(SEEN, felt="clock", slow=[Slow(range(8, 16))], dcgm=UNREAD), {"node": name(1)}),
     ],
-    ids=["clock", "a slow chip", "host", "a node's power, unread"],
+    ids=["clock", "a slow chip", "slow memory", "host", "a node's power, unread"],
 )
 @pytest.mark.parametrize("starts_s", [-3600.0, 300.0])
 def test_who_stands_far_apart_from_its_peers_is_slow_since_the_jobs_first_step(
@@ -234,11 +235,11 @@ def test_who_stands_far_apart_from_its_peers_is_slow_since_the_jobs_first_step(
     [
         replace(SEEN, felt="clock", slow=[Slow([FIRST], factor=1.07)]),
         replace(SEEN, felt="work", slow=[Slow([FIRST], factor=1.2)], dcgm={SM: _more_active}),
-        replace(SEEN, felt="memory", slow=[Slow([FIRST], factor=1.2)]),
+        replace(SEEN, felt="memory", slow=[Slow(range(8, 16), factor=1.2)]),
         replace(SEEN, felt="host", slow=[Slow(range(0, 32, 3), factor=1.2)]),
         replace(SEEN, nodes=2, felt="clock", slow=[Slow([0, 8], factor=1.2)]),
     ],
-    ids=["a little", "more work", "a favoured expert reads the same", "all differ", "one on each node"],
+    ids=["a little", "more work", "a node whose GPUs all move more", "all differ", "one on each node"],
 )
 def test_what_is_unlike_its_peers_since_it_was_first_seen_is_a_property(training: Training) -> None:
     assert [finding for finding in run(training) if finding.severity != "info"] == []
