@@ -17,7 +17,7 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("hindcast")
 
 
-_BY_TEST = ("detectors/test_laws.py", "detectors/engine/test_upgrade.py")
+_BY_TEST = ("detectors/test_laws.py", "detectors/engine/test_upgrade.py", "services/synth/test_library.py")
 """Files whose tests take minutes together and share no fixture."""
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from detectors import yaml_text
 from services.synth.library import LIBRARY
 from services.synth.make import Variant, make_recording
 
@@ -47,8 +48,8 @@ HAPPENINGS: list[dict[str, Any]] = [
 
 def incident(folder: Path) -> Path:
     """Make the recording below `folder`, and return it."""
-    scenario: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
-    profile: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    profile: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
     job = scenario["jobs"][0]
     scenario |= {
         "name": "heap",

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from detectors import yaml_text
 from services.synth.library import LIBRARY
 from services.synth.make import Variant, make_recording
 
@@ -35,8 +36,8 @@ def small_recording(
 
     `interval_s` is that of DCGM's readings, if not the profile's; `start` (RFC 3339) if not the scenario's.
     """
-    scenario: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
-    profile: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    profile: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
     template = next(h for h in scenario["happenings"] if h["kind"] == "power_brake")
     job = scenario["jobs"][0]
     scenario |= {

@@ -6,6 +6,7 @@ stored in fewer where not one changes by it: times as what they lie above the ea
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ def unpack(state: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     arrays: dict[str, NDArray[Any]] = {}
     at = length
     for name, dtype, shape, kept, base in head["arrays"]:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         kind = np.dtype(kept)
         stored = np.frombuffer(payload, kind, count, at).reshape(shape)
         array = stored.astype(np.dtype(dtype).newbyteorder("="))

@@ -18,6 +18,8 @@ WINDOW: Final = 25
 """Looks that are kept: two minutes of them at one every 5 s, and the one before."""
 _AFTER: Final = np.arange(WINDOW)[::-1, None]
 """How many looks came after each."""
+_NEXT: Final = np.minimum(np.arange(WINDOW) + 1, WINDOW - 1)
+"""Which look came after each; the last is its own."""
 FEW_STEPS: Final = 8
 """A bad batch is felt for some steps: what stays up does so for more than these."""
 _MOST_OF_IT = 0.75
@@ -134,13 +136,32 @@ class Course(Evidence):
         super().__init__()
         self._known, self._tail = _KNOWN[name], tails[name]
         self._stays_ms = int(1000 * stays_s)
+        self._size: FloatArray | None = None
+        """As it was reckoned since the columns changed last."""
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` jobs."""
+        self._size = None
+        super().grow(count)
+
+    def forget(self, entities: Any) -> None:
+        """Set everything that is kept of some jobs back to what it is of a new one."""
+        self._size = None
+        super().forget(entities)
+
+    def keep(self, entities: IntArray) -> None:
+        """Go on with some of the jobs (n,), in this order."""
+        self._size = None
+        super().keep(entities)
 
     def take(self, steps: Steps, held: BoolArray) -> None:
         """Take the reports since the last point of the grid; `held` (jobs,): what is under suspicion is not learnt."""
         steps = self._spoken(steps)
         if not len(steps.job):
             return
-        last = np.append(steps.job[1:] != steps.job[:-1], True)
+        self._size = None
+        last = np.ones(len(steps.job), bool)
+        np.not_equal(steps.job[1:], steps.job[:-1], out=last[:-1])
         jobs = steps.job[last]
         reached = np.fmax(self._reached(steps)[last], steps.iteration[last])
         progress = reached - self.iteration[jobs]
@@ -150,19 +171,20 @@ class Course(Evidence):
         level, noise = self.level[jobs], self.noise[jobs]
         with np.errstate(invalid="ignore", divide="ignore"):
             logs = np.log(np.where(finite & (steps.value > 0), np.minimum(steps.value, 1e12), np.nan))
-        values, counts = _medians(logs, steps.job, jobs)
+        values, known = _medians(logs, steps.job, jobs)
         phases, _ = _medians(steps.phase, steps.job, jobs)
-        some = counts > 0
-        counts = np.fmax(counts, progress)
+        some = known > 0
+        counts: FloatArray = np.fmax(known, progress)
         jobs, values, counts, at = jobs[some], values[some], counts[some], steps.at[last][some]
         level, noise = level[some], noise[some]
         other = self._other_work(jobs, phases[some], at)
         residual = values - level
         scaled = residual / np.maximum(noise, _LEAST_NOISE)
         self.look(jobs, self._tail.odds(scaled), at)
-        self.recent[:, jobs] = np.concatenate([self.recent[1:, jobs], residual[None]])
-        self.recent_at[:, jobs] = np.concatenate([self.recent_at[1:, jobs], at[None]])
-        self.recent_step[:, jobs] = np.concatenate([self.recent_step[1:, jobs], self.iteration[jobs][None]])
+        for column_of, newest in (
+            (self.recent, residual), (self.recent_at, at), (self.recent_step, self.iteration[jobs]),
+        ):  # fmt: skip
+            column_of[:-1, jobs], column_of[-1, jobs] = column_of[1:, jobs], newest
         calm = ~held[jobs]
         self._tail.learn(scaled[calm])
         self._learn(jobs[calm], values[calm], counts[calm], at[calm])
@@ -195,21 +217,24 @@ class Course(Evidence):
         voices = self.voice[back]
         self.forget(back)
         self.voice[back] = voices
-        again = (steps.job[1:] == steps.job[:-1]) & (steps.iteration[1:] == steps.iteration[:-1])
-        first = np.append(True, steps.job[1:] != steps.job[:-1])[: len(steps.job)]
-        again = np.append(False, again)[: len(steps.job)] | (first & (steps.iteration == self.iteration[steps.job]))
+        first = _begins(steps.job)
+        again = first & (steps.iteration == self.iteration[steps.job])
+        again[1:] |= ~first[1:] & (steps.iteration[1:] == steps.iteration[:-1])
         return steps.where(~again)
 
     def _reached(self, steps: Steps) -> FloatArray:
         """Return the highest iteration that the job of each report (n,) had reported before; NaN where it had none."""
-        n = len(steps.job)
-        first = np.append(True, steps.job[1:] != steps.job[:-1])[:n]
-        order = np.argsort(np.nan_to_num(steps.iteration, nan=-1.0), kind="stable")
-        rank = np.empty(n, np.int64)
-        rank[order] = np.arange(n)
-        by_job = np.cumsum(first) * n
-        highest = steps.iteration[order][np.maximum.accumulate(by_job + rank) - by_job]
-        here = np.where(first, np.nan, np.append(np.nan, highest[:-1])[:n])
+        n, highest = len(steps.job), steps.iteration
+        first = _begins(steps.job)
+        if not np.all(first[1:] | (highest[1:] >= highest[:-1])):  # else each is the highest so far
+            order = np.argsort(np.nan_to_num(steps.iteration, nan=-1.0), kind="stable")
+            rank = np.empty(n, np.int64)
+            rank[order] = np.arange(n)
+            by_job = np.cumsum(first) * n
+            highest = highest[order][np.maximum.accumulate(by_job + rank) - by_job]
+        here = np.full(n, np.nan)
+        here[1:] = highest[:-1]
+        here[first] = np.nan
         return np.asarray(np.fmax(here, self.iteration[steps.job]))
 
     def _count_bad(self, steps: Steps, finite: BoolArray, jobs: IntArray) -> None:
@@ -304,23 +329,23 @@ class Course(Evidence):
         with np.errstate(invalid="ignore"):
             falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
             stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)
-        return np.where(np.isfinite(middle), middle, 0.0), stays
+        self._size = np.where(np.isfinite(middle), middle, 0.0)
+        return self._size, stays
 
     def size(self) -> FloatArray:
         """Return by how much (jobs,) the last looks lie above the level, as `rise` does."""
-        (middle,) = _quantiles(*self._latest(), 0.5)
-        return np.where(np.isfinite(middle), middle, 0.0)
+        if self._size is None:
+            (middle,) = _quantiles(*self._latest(), 0.5)
+            self._size = np.where(np.isfinite(middle), middle, 0.0)
+        return self._size
 
     def _latest(self) -> tuple[FloatArray, BoolArray]:
         """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
-        looks = np.broadcast_to(_AFTER, self.recent.shape)
-        steps = self.recent_step[-1] - self.recent_step
-        steps = np.where(np.isnan(steps), looks, np.maximum(steps, looks))
+        steps = np.fmax(self.recent_step[-1] - self.recent_step, _AFTER)
         age = np.where(self.recent_at < 0, 0, self.recent_at[-1] - self.recent_at)
-        newer = np.append(np.arange(1, WINDOW), WINDOW - 1)
-        inside = (age <= self._stays_ms) | (age[newer] < _MOST_OF_IT * self._stays_ms)
+        inside = (age <= self._stays_ms) | (age[_NEXT] < _MOST_OF_IT * self._stays_ms)
         inside &= self.recent_at >= 0
-        inside |= (steps[newer] < FEW_STEPS - 1) | (looks < _LEAST_LOOKS)
+        inside |= (steps[_NEXT] < FEW_STEPS - 1) | (_AFTER < _LEAST_LOOKS)
         return np.where(np.isfinite(self.recent), self.recent, -np.inf), inside
 
     def since_when(self, job: int) -> int:
@@ -329,9 +354,18 @@ class Course(Evidence):
         return int(self.recent_at[np.argmax(high), job])
 
 
+def _begins(job: IntArray) -> BoolArray:
+    """Return which of the rows (n,) of jobs, job after job, are the first of one."""
+    first = np.ones(len(job), bool)
+    np.not_equal(job[1:], job[:-1], out=first[1:])
+    return first
+
+
 def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatArray, IntArray]:
     """Return the median (n,) of the finite values of each of `jobs` (ascending), and how many there were."""
     known = np.isfinite(values)
+    if len(job) == len(jobs):  # each has one
+        return np.where(known, values, np.nan), known.astype(np.int64)
     of, ranked = job[known], values[known]
     order = np.lexsort((ranked, of))
     ranked = np.append(ranked[order], np.nan)

@@ -96,6 +96,9 @@ class Detect:
             # All that was fetched at once. Of a partition that is held back when part of a fetch was handed out,
             # kafka-python 3.0 may hand out nothing more, nor fetch it again, once it is read on.
             max_poll_records=sys.maxsize,
+            # A partition that is read on is fetched when the broker has answered the fetch before, of the others: where
+            # nothing comes for them, after so long.
+            fetch_max_wait_ms=100,
         )
         subscribe(self._consumer, list(self._streams), self)
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from services.kit.documents import NOT_YAML
+from services.kit.documents import NOT_YAML, parse_yaml
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def tokens_in(path: Path) -> tuple[Token, ...]:
     """Return the tokens of a file; raise ValueError, which names the file, where it has none or is none."""
     remedy = "write a list of {name: ..., role: viewer, operator, sender or proxy, sha256: ...}: hindcast token does"
     try:
-        found = TypeAdapter(tuple[Token, ...]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+        found = TypeAdapter(tuple[Token, ...]).validate_python(parse_yaml(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"

@@ -303,7 +303,6 @@ def consumer(settings: KafkaSettings, *, group: str | None, **options: Any) -> K
         # records, and as what is made of them.
         "fetch_max_bytes": 4 * 1024 * 1024,
         "max_partition_fetch_bytes": 2 * 1024 * 1024,
-        "fetch_max_wait_ms": 100,
         "check_crcs": False,  # the transport and the broker's log already carry checksums
         "allow_auto_create_topics": False,
     }

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-import yaml
-
+from detectors import yaml_text
 from detectors.contract import Finding
 from services.postmortem.case import Case, place
 from services.postmortem.chart import figure
@@ -35,7 +34,7 @@ class Alerts:
 def rules_on(case: Case) -> dict[str, Mapping[str, Any]]:
     """Return the alert rules on the root's fault by their names, as their files have them."""
     files = (resources.files("detectors") / kind.spec.name / "rules.yaml" for kind, _ in case.choices)
-    groups = (group for file in files if file.is_file() for group in yaml.safe_load(file.read_text("utf-8"))["groups"])
+    groups = (group for file in files if file.is_file() for group in yaml_text.load(file.read_text("utf-8"))["groups"])
     rules = (rule for group in groups for rule in group["rules"] if "alert" in rule)
     return {str(rule["alert"]): rule for rule in rules if rule["labels"].get("fault") == case.root.fault}
 

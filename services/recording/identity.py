@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import yaml
 
-from services.kit.documents import NOT_YAML
+from services.kit.documents import NOT_YAML, parse_yaml
 from services.kit.errors import UserError
 from services.recording.importers.contract import Draft, Report
 from services.recording.model import Event, Job, Node, Topology
@@ -63,7 +62,7 @@ def read_aliases(path: Path) -> dict[str, list[str]]:
     remedy = "write a line for each machine: gpu07: [10.0.0.7, gpu07-bmc]"
     try:
         text = path.read_text(encoding="utf-8")
-        found = yaml.safe_load(text) if len(text) < _LARGEST_FILE else None
+        found = parse_yaml(text) if len(text) < _LARGEST_FILE else None
     except (OSError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f": line {mark.line + 1}"

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
-from services.kit.documents import NOT_YAML
+from services.kit.documents import NOT_YAML, parse_yaml
 from services.kit.errors import UserError
 from services.recording.model import Label
 from services.recording.reader import Recording, describe, read_lines, read_manifest, to_json_line
@@ -131,7 +130,7 @@ def _complete(directory: Path) -> None:
     """Finish an edit whose labels were replaced and whose manifest was not; drop one that came less far."""
     prepared = directory / _PREPARED_MANIFEST
     if prepared.exists():
-        files = (yaml.safe_load(prepared.read_text(encoding="utf-8")) or {}).get("files", {})
+        files = (parse_yaml(prepared.read_text(encoding="utf-8")) or {}).get("files", {})
         wanted = files.get(_LABELS, {}).get("sha256")
         if (directory / _LABELS).exists() and sha256_of(directory / _LABELS) == wanted:
             prepared.replace(directory / _MANIFEST)
@@ -195,7 +194,7 @@ def _with_hash(path: Path, digest: str) -> str:
 
 def _files_apart(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        content = yaml.safe_load(text)
+        content = parse_yaml(text)
     except NOT_YAML:
         return {}, {}
     files = content.pop("files", None) or {}

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from detectors import yaml_text
 from services.kit.errors import UserError
 
 _INCIDENT = "hindcast-incident"
@@ -47,7 +48,7 @@ def _generated(detector: str, links: Links) -> str:
     source = f"detectors/{detector}/rules.yaml"
     text = (resources.files("detectors") / detector / "rules.yaml").read_text(encoding="utf-8")
     try:
-        groups = yaml.safe_load(text)["groups"]
+        groups = yaml_text.load(text)["groups"]
         for group in groups:
             group["rules"] = [_completed(rule, detector, links) if "alert" in rule else rule for rule in group["rules"]]
     except (yaml.YAMLError, KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from detectors import yaml_text
 from services.recording.reader import Recording
 from services.synth.library import LIBRARY
 from services.synth.make import make_recording
@@ -23,14 +24,14 @@ Write = Callable[..., Path]
 
 
 def _profile() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    content: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
     content |= {"name": "tiny", "nodes": NODES, "node_name": "t{:02d}", "nodes_per_rack": 2}
     content["node"]["gpus"] = GPUS
     return content
 
 
 def _scenario() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    content: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
     training = content["jobs"][0]["training"]
     training |= {"launch_s": 10, "load_s": 10, "warm_up": [3.0, 1.5], "checkpoint_every": 38, "checkpoint_s": 20}
     training["log_every"] = 5

@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,72 @@ from tests.integration.secured import secured_broker
 from tests.integration.secured import settings as settings_of
 
 StartService = Callable[..., ManagedProcess]
-RULES = Path(__file__).with_name("pair-rules.yaml")
+HERE = Path(__file__).parent
+RULES = HERE / "pair-rules.yaml"
 # A broker of these tests lasts for minutes: what the second compiler takes is not won back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
+class Servers:
+    """What a worker's tests share while they follow one another: made by the first, ended behind the last.
+
+    To the end of the session, as a fixture would have it, idle servers take a tenth of two cores from all other tests.
+    """
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._made: dict[str, Any] = {}
+        self._ends = ExitStack()
+
+    def shared(self, name: str, make: Callable[[Path], AbstractContextManager[Any]]) -> Any:
+        """Return what `make` gives, for a folder of its own."""
+        if name not in self._made:
+            self._made[name] = self._ends.enter_context(make(self._folders.mktemp(name)))
+        return self._made[name]
+
+    def end(self) -> None:
+        """End all of it, the latest first; who needs it after that has it made anew."""
+        self._made.clear()
+        self._ends.close()
+
+
+SERVERS = pytest.StashKey[Servers]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the servers behind the last of these tests, after what its fixtures have to undo on them."""
+    yield
+    if (nextitem is None or nextitem.path.parent != HERE) and SERVERS in item.session.stash:
+        item.session.stash[SERVERS].end()
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """All servers, healthy, with a pair of Prometheus; shared by the session: a test that stops one starts it again."""
-    folder = tmp_path_factory.mktemp("stack")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    made = request.session.stash[SERVERS] = Servers(tmp_path_factory)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def stack(servers: Servers) -> Stack:
+    """All servers, healthy, with a pair of Prometheus; shared by files: a test that stops one starts it again."""
+    started: Stack = servers.shared("stack", _started)
+    return started
+
+
+def _started(folder: Path) -> AbstractContextManager[Stack]:
     # In the state folder, which is all that containers see.
     rules = Path(shutil.copy(RULES, folder))
     wanted = load_settings(prometheus_pair=True, rule_files=(*load_settings().rule_files, rules))
     chosen = os.environ.get("HINDCAST_STACK", "native")
     if chosen == "native":
-        with Stack.start(folder, wanted) as stack:
-            yield stack
-    elif chosen == "containers":
+        return Stack.start(folder, wanted)
+    if chosen == "containers":
         from tests.integration.containers import container_stack
 
-        with container_stack(folder, wanted) as stack:
-            yield stack
-    else:
-        pytest.fail(f"HINDCAST_STACK={chosen}: it is native or containers")
+        return container_stack(folder, wanted)
+    return pytest.fail(f"HINDCAST_STACK={chosen}: it is native or containers")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +105,18 @@ def running(stack: Stack, kafka: KafkaSettings) -> Iterator[Stack]:  # noqa: ARG
         stack.remove(spec.name)
 
 
-@pytest.fixture(scope="session")
-def secured(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def secured(stack: Stack, servers: Servers) -> dict[str, Any]:
     """Run a broker with SASL_SSL and ACLs, with hindcast's topics; return what all settings for it have."""
-    with secured_broker(stack, tmp_path_factory.mktemp("secured")) as given:
-        topics.create(settings_of(given, "PLAIN", "admin", "admin-secret"))
-        yield given
+
+    @contextmanager
+    def with_topics(folder: Path) -> Iterator[dict[str, Any]]:
+        with secured_broker(stack, folder) as given:
+            topics.create(settings_of(given, "PLAIN", "admin", "admin-secret"))
+            yield given
+
+    given: dict[str, Any] = servers.shared("secured", with_topics)
+    return given
 
 
 @pytest.fixture(scope="module")

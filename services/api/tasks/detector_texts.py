@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from services.detect.choices import CALIBRATION, choices_of, incident_config_of
-from services.kit.documents import NOT_YAML
+from services.kit.documents import NOT_YAML, parse_yaml
 from services.kit.errors import UserError
 
 _REMEDY = "`hindcast config init` writes a detectors.yaml with every setting, its unit and its default"
@@ -20,7 +20,7 @@ def settings_in(name: str, text: str) -> dict[str, Any]:
         if alias is not None:
             raise _wrong(name, alias.start_mark.line + 1, "has an alias (*)", "write it out")
         node = yaml.compose(text, yaml.SafeLoader)
-        content = {} if node is None else yaml.safe_load(text)
+        content = {} if node is None else parse_yaml(text)
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         reason = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
