@@ -39,6 +39,8 @@ _TWO_GO_ON = 0.25
 """Of the tensor activity at work: two ranks of eight go on."""
 _COMPUTES = 0.5
 """Of the tensor activity in steps: so much does an evaluation, which draws less; of a job that hangs, a rank or two."""
+_WHOLE = 4
+"""GPUs of a node: of fewer, all may be the ranks that go on in a hang."""
 _HELD = 0.95
 """Of the clock in steps: who spins draws little, and so runs as fast as ever; a lower clock holds down who works."""
 _STEADY = 0.05
@@ -105,6 +107,12 @@ class Activity(_Readings):
         """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
         self.one_works: BoolArray = np.empty(0, bool)
         """A GPU of it draws what they all did in steps."""
+        self._pair: IntArray = np.empty(0, np.int64)
+        self._pair_job: IntArray = np.empty(0, np.int64)
+        """Of every GPU that a job has: which pair of job and node it is of; of every pair, the number of the job."""
+        self.node_works: BoolArray = np.empty(0, bool)
+        """All its GPUs of a node, four or more, compute as in steps: an evaluation that the others wait for. In a hang
+        a rank or two go on."""
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
@@ -129,9 +137,9 @@ class Activity(_Readings):
         count = len(self)
         fresh = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
         fresh &= self._attendance.last[self._gpu] >= self._starts  # else it is of the job before
-        gpu, job = self._gpu, self._job
+        gpu, job, pair = self._gpu, self._job, self._pair
         if np.count_nonzero(fresh) < len(fresh):
-            gpu, job = gpu[fresh], job[fresh]
+            gpu, job, pair = gpu[fresh], job[fresh], pair[fresh]
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:
             value = getattr(self._last, name).take(gpu)
@@ -144,6 +152,11 @@ class Activity(_Readings):
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
         works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
         self.one_works = np.bincount(job[works], minlength=count) > 0
+        usual = self.tensor_level.take(job)
+        computes = np.where(np.isnan(usual), works, self._last.tensor.take(gpu) >= _COMPUTES * usual)
+        whole = np.bincount(pair, minlength=len(self._pair_job))
+        whole = (whole >= _WHOLE) & (np.bincount(pair[computes], minlength=len(whole)) == whole)
+        self.node_works = np.bincount(self._pair_job[whole], minlength=count) > 0
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
@@ -241,6 +254,9 @@ class Activity(_Readings):
         self._gpu = np.concatenate([np.empty(0, np.int64), *(gpus[gpus < heard] for _, gpus in parts)])
         sizes = [np.count_nonzero(gpus < heard) for _, gpus in parts]
         self._job = np.repeat(np.array([number for number, _ in parts], np.int64), sizes)
+        pairs = self._job * max(len(self.layout.names), 1) + self.layout.node[self._gpu]
+        pairs, self._pair = np.unique(pairs, return_inverse=True)
+        self._pair_job = pairs // max(len(self.layout.names), 1)
         claims = np.bincount(self._gpu, minlength=heard)
         self.shared = np.bincount(self._job[claims[self._gpu] > 1], minlength=len(self)) > 0
         self._starts = np.repeat(np.array([job.start for job in jobs.values()], np.int64), sizes)

@@ -76,6 +76,25 @@ def test_gpus_that_draw_two_thirds_of_the_power_or_more_do_not_only_spin(
     assert least_s <= fired_after_s(tape, 480) <= most_s
 
 
+@pytest.mark.parametrize("profiled", [True, False], ids=["tensor activity", "power"])
+@pytest.mark.parametrize(("gpus", "least_s", "most_s"), [(8, 900, 1000), (2, 150, 300)], ids=["a node", "two ranks"])
+def test_nodes_that_wait_for_one_that_evaluates_do_not_hang(
+    gpus: int, least_s: float, most_s: float, *, profiled: bool
+) -> None:
+    hung = tape_of(replace(HUNG, nodes=6, gpus=8, minutes=30))
+    steps, dcgm = hung.rows
+    power, at_s = dcgm.values["DCGM_FI_DEV_POWER_USAGE"], (dcgm.times - START) / 1000
+    works = (dcgm.keys["node"].codes == 1) & (dcgm.keys["gpu"].codes < gpus) | (at_s < 480)
+    values = dict(dcgm.values) | {
+        "DCGM_FI_DEV_POWER_USAGE": np.where(works, 600.0, power),
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.where(works, 0.4, 0.0),
+    }
+    valid = {field: np.full(len(power), profiled or "PROF" not in field) for field in values}
+    valid = {field: np.ones(len(power), bool) for field in dcgm.values} | valid
+    tape = replace(hung, rows=[steps, replace(dcgm, values=values, valid=valid)])
+    assert least_s <= fired_after_s(tape, 480) <= most_s
+
+
 @pytest.mark.parametrize(("again", "hangs"), [(True, ["812"]), (False, [])])
 def test_a_file_server_that_answers_again_explains_no_hang(again: bool, hangs: list[str]) -> None:
     lines = [line(500, "nfs: server nas-home not responding, still trying", "kernel", name(0))]

@@ -43,7 +43,7 @@ from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import Ranks
-from detectors.straggler.readings import LATE, SLOW_CLOCK, STARVED, WINDOW_S
+from detectors.straggler.readings import LATE, LONG_WORK, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
@@ -246,9 +246,12 @@ class Straggler(Kept):
         return found
 
     def _is_known(self, one: Suspect) -> bool:
-        """Return whether it has always been unlike its peers, and was reported as harmless: its past was forgotten."""
+        """Return whether it is known that its longer work slows nobody: its past was forgotten when that was reported.
+
+        Who is starved, or has a slow clock, beside peers that have been alike ever since, is waited for all the same.
+        """
         known = [(case.entity, case.memo["job_id"]) for case in self._book.cases() if case.aspect]
-        return one.always and (dict(one.entity), one.job.job_id) in known
+        return one.always and one.how == LONG_WORK and (dict(one.entity), one.job.job_id) in known
 
     def _drop(self, one: Suspect) -> None:
         """Forget the evidence against who is slow by another fault: it is none once that is over."""

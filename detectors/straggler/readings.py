@@ -60,7 +60,8 @@ _WORKING: Final = 0.3
 LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
-_HABIT_S: Final = 240.0
+_HABIT_S, _EARLY_S = 240.0, 900.0
+"""What is usual is learnt in some minutes; who is slow from the first step on shows when its job has loaded."""
 _OWN: Final = (TENSOR, MEMORY, POWER, SPENT)
 _RISES_S, _FALLS_S = 300.0, 1800.0
 """What a GPU does at work is known soon after its job has loaded, and isn't forgotten for a checkpoint or in a ramp of
@@ -154,13 +155,15 @@ class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
     by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
     done so until then; NaN where work is not read, or the habit not known, inf where all were out of step; `own` what
-    it did at work of late, by each of `_OWN`, a logarithm: a habit's level is that of the job's first minutes.
+    it did at work of late, by each of `_OWN`, a logarithm: a habit's level is that of the job's first minutes;
+    `early`, who was slow in the last look by what it has been beside its peers since its job's first steps.
     """
 
     lowest: FloatArray = column(0.0)
     more: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)  # half the bytes are exact enough
     always: NDArray[np.float32] = column(np.nan, _WINDOWS, dtype=np.float32)
     own: NDArray[np.float32] = column(np.nan, len(_OWN), dtype=np.float32)
+    early: BoolArray = column(False)
     KEPT = ("rises",)
 
     def __init__(self, name: str, ways: int, tails: Tails, effect_share: float) -> None:
@@ -220,12 +223,9 @@ class Readings(Comparison):
         lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
         lag[STARVED:] *= np.where(look.middles[1].max(axis=0) == _PAIR, 2.0, 1.0)
         first = self._from_the_first(beside, look)[:ways]
+        self.early[look.who] = first.any(axis=0)
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
         return Verdict(score, lag, self._least, may, first > 0, since)
-
-    def is_new(self, entities: IntArray) -> BoolArray:
-        """Return of which entities nothing is known of their own past in their jobs."""
-        return np.asarray(self.habits[CLOCK].learnt_s[entities] < _HABIT_S)
 
     def _from_the_first(self, beside: FloatArray, look: Look) -> FloatArray:
         """Return by how much longer work takes (3, n), as a logarithm, who has been slow since its job's first steps.
@@ -233,7 +233,7 @@ class Readings(Comparison):
         Its peers are all there is to compare it with: it must stand far apart from them, and they be alike. 0 else.
         """
         of = look.middles[1][CLOCK]
-        new = self.is_new(look.who) & (of >= _NO_MIDDLE)
+        new = (self.habits[CLOCK].learnt_s[look.who] < _EARLY_S) & (of >= _NO_MIDDLE)
         if not new.any():
             return np.zeros((3, len(new)))
         with np.errstate(invalid="ignore"):

@@ -299,7 +299,7 @@ class Watch(Kept):
                     peers=np.exp(look.usual[:, place]),
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
-                    always=bool(comparison.is_new(who[[place]])[0]),
+                    always=bool(comparison.early[entity]),
                 )
             )
         return found
