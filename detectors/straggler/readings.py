@@ -61,7 +61,7 @@ LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S, _EARLY_S = 240.0, 900.0
-"""What is usual is learnt in some minutes; who is slow from the first step on shows when its job has loaded."""
+"""What is usual is learnt in some minutes; whom a host starves from the first step on shows when its job has loaded."""
 _OWN: Final = (TENSOR, MEMORY, POWER, SPENT)
 _RISES_S, _FALLS_S = 300.0, 1800.0
 """What a GPU does at work is known soon after its job has loaded, and isn't forgotten for a checkpoint or in a ramp of
@@ -232,8 +232,8 @@ class Readings(Comparison):
 
         Its peers are all there is to compare it with: it must stand far apart from them, and they be alike. 0 else.
         """
-        of = look.middles[1][CLOCK]
-        new = (self.habits[CLOCK].learnt_s[look.who] < _EARLY_S) & (of >= _NO_MIDDLE)
+        of, learnt_s = look.middles[1][CLOCK], self.habits[CLOCK].learnt_s[look.who]
+        new = (learnt_s < _EARLY_S) & (of >= _NO_MIDDLE)
         if not new.any():
             return np.zeros((3, len(new)))
         with np.errstate(invalid="ignore"):
@@ -249,8 +249,9 @@ class Readings(Comparison):
             # Utilisation is of moments, and sees a part of what a GPU is idle in between.
             idle = np.where(-beside[UTIL] <= FLOOR, 0.0, -beside[BUSY])
             starved = np.where(_others_spin(look), _starved(active, idle), 0.0)
-            few = of < _FEWEST  # of them who spins waits for who does not; else who stands apart may be either
-            lags = np.array([np.where(few, 0.0, clock), np.where(few, 0.0, longer), starved])
+            # Who spins waits for who does not, of three too, once the job has loaded; who works longer may have work.
+            other = (of < _FEWEST) | (learnt_s >= _HABIT_S)
+            lags = np.array([np.where(other, 0.0, clock), np.where(other, 0.0, longer), starved])
             apart = np.array([apart[CLOCK], np.zeros(len(new)), apart[BUSY]])
             alike = ~(_more_work(beside) >= lags / 3)
             return np.where(new & alike & (lags >= np.fmax(np.log1p(self._most_spread), apart)), lags, 0.0)
