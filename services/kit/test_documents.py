@@ -7,8 +7,10 @@ import yaml
 
 from services.kit.documents import _DEEPEST, NOT_YAML, _deepest, parse_yaml, read_yaml
 from services.kit.errors import UserError
-from services.synth.library import LIBRARY
+from services.kit.shipped import shipped
 from tests.mangled import fuzzed
+
+LIBRARY = shipped("replay-data")
 
 SAMPLES = tuple(
     (LIBRARY / name).read_bytes() for name in ("vela-power-brake/scenario.yaml", "small/vela-healthy/recording.yaml")
