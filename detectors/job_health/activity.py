@@ -107,12 +107,8 @@ class Activity(_Readings):
         """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
         self.one_works: BoolArray = np.empty(0, bool)
         """A GPU of it draws what they all did in steps."""
-        self._pair: IntArray = np.empty(0, np.int64)
-        self._pair_job: IntArray = np.empty(0, np.int64)
-        """Of every GPU that a job has: which pair of job and node it is of; of every pair, the number of the job."""
-        self.node_works: BoolArray = np.empty(0, bool)
-        """All its GPUs of a node, four or more, compute as in steps: an evaluation that the others wait for. In a hang
-        a rank or two go on."""
+        self._seen = self._gpu, self._job
+        """The same, of the GPUs that were heard at the last point of the grid."""
 
     def take(self, batch: Batch) -> None:
         """Take note of the GPUs' readings."""
@@ -137,9 +133,10 @@ class Activity(_Readings):
         count = len(self)
         fresh = self._attendance.fresh(now, _FRESH_INTERVALS, _FRESH_MS)[self._gpu]
         fresh &= self._attendance.last[self._gpu] >= self._starts  # else it is of the job before
-        gpu, job, pair = self._gpu, self._job, self._pair
+        gpu, job = self._gpu, self._job
         if np.count_nonzero(fresh) < len(fresh):
-            gpu, job, pair = gpu[fresh], job[fresh], pair[fresh]
+            gpu, job = gpu[fresh], job[fresh]
+        self._seen = gpu, job
         self.heard = np.bincount(job, minlength=count)
         for name in FIELDS:
             value = getattr(self._last, name).take(gpu)
@@ -152,16 +149,23 @@ class Activity(_Readings):
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
         works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
         self.one_works = np.bincount(job[works], minlength=count) > 0
-        usual = self.tensor_level.take(job)
-        computes = np.where(np.isnan(usual), works, self._last.tensor.take(gpu) >= _COMPUTES * usual)
-        whole = np.bincount(pair, minlength=len(self._pair_job))
-        whole = (whole >= _WHOLE) & (np.bincount(pair[computes], minlength=len(whole)) == whole)
-        self.node_works = np.bincount(self._pair_job[whole], minlength=count) > 0
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
             free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
+
+    def one_node_works(self, number: int) -> bool:
+        """Return whether all GPUs of a job on a node, four or more, compute as in steps: an evaluation, that the others
+        wait for. In a hang a rank or two go on.
+        """
+        gpu, job = self._seen
+        its = gpu[job == number]
+        usual, node = self.tensor_level[number], self.layout.node[its]
+        works = self._last.power[its] >= _AS_BEFORE * self.power_level[number]
+        works = works if np.isnan(usual) else self._last.tensor[its] >= _COMPUTES * usual
+        heard = np.bincount(node)
+        return bool(((heard >= _WHOLE) & (np.bincount(node[works], minlength=len(heard)) == heard)).any())
 
     def nodes_of(self, jobs: BoolArray) -> BoolArray:
         """Return which nodes, as they are numbered in the layout, have GPUs of some of the jobs, (jobs,)."""
@@ -254,9 +258,6 @@ class Activity(_Readings):
         self._gpu = np.concatenate([np.empty(0, np.int64), *(gpus[gpus < heard] for _, gpus in parts)])
         sizes = [np.count_nonzero(gpus < heard) for _, gpus in parts]
         self._job = np.repeat(np.array([number for number, _ in parts], np.int64), sizes)
-        pairs = self._job * max(len(self.layout.names), 1) + self.layout.node[self._gpu]
-        pairs, self._pair = np.unique(pairs, return_inverse=True)
-        self._pair_job = pairs // max(len(self.layout.names), 1)
         claims = np.bincount(self._gpu, minlength=heard)
         self.shared = np.bincount(self._job[claims[self._gpu] > 1], minlength=len(self)) > 0
         self._starts = np.repeat(np.array([job.start for job in jobs.values()], np.int64), sizes)

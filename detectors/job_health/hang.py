@@ -161,7 +161,7 @@ class HangJudge:
             # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
             own = spinning and self._lines.last(job.job_id, "saved") >= job.start
             needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
-        if self._activity.busy_with_less()[number] or self._activity.node_works[number]:
+        if self._activity.busy_with_less()[number] or self._activity.one_node_works(number):
             needed = max(needed, _EVALUATING_MS)
         if self._lines.last(job.job_id, "loading") >= last:
             needed = max(needed, _LOADING_MS)
