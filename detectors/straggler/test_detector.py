@@ -134,12 +134,6 @@ def test_a_whole_node_counts_from_a_tenth_of_its_computation_on(ranks: list[int]
     assert entities(replace(PLAIN, nodes=4, minutes=20, collective_s=2.0, slow=slow)) == named
 
 
-@pytest.mark.parametrize(("nodes", "found"), [(3, []), (5, [{"node": name(1)}, {"node": name(2)}])])
-def test_where_most_nodes_of_a_job_are_late_at_once_work_was_given_out_anew(nodes: int, found: list[Any]) -> None:
-    late = replace(PLAIN, nodes=nodes, minutes=10, slow=[Slow(range(4, 12), ONSET_S, factor=1.3)])
-    assert entities(late) == found
-
-
 def test_a_rank_is_the_longest_by_turns_and_steps_are_as_ever() -> None:
     """Where ranks are all alike otherwise, work does not go from one to another: the second is slow as well."""
     turns = [Slow([CULPRIT], until_s=900, factor=1.2), Slow([11], 900, factor=1.2)]

@@ -9,9 +9,8 @@ from detectors.contract import FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import DRAM, ENERGY, PLAIN, SM, TENSOR, UTIL, Slow, Training, tape_of
+from detectors.straggler.examples import DRAM, ENERGY, SM, TENSOR, UTIL, Training, tape_of
 from detectors.straggler.job_pace import History
-from detectors.straggler.test_detector import entities
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 from detectors.tapes.gpus import name
 from detectors.tapes.tape import play
@@ -107,19 +106,3 @@ def test_steps_that_became_shorter_are_compared_with_the_last_ones() -> None:
     assert history.lengthened(2) == pytest.approx(11.15 / 10.2 - 1)
     history.values[0, 3:6] = 11.3, 11.0, 11.4
     assert history.lengthened(2) < 0
-
-
-def test_a_rank_that_is_late_while_data_still_come_faster_with_each_minute() -> None:
-    late = replace(PLAIN, minutes=20, starts_s=30.0, slow=[Slow([6], 480, factor=1.3)])
-    tape = tape_of(late)
-    steps, *rest = tape.rows
-    at_s = (steps.times - steps.times[0]) / 1000
-    extra = 5 * np.exp(-at_s / 180)
-    values = dict(steps.values) | {
-        "step_time_s": steps.values["step_time_s"] + extra,
-        "data_wait_s": steps.values["data_wait_s"] + extra,
-    }
-    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
-    found = play(replace(tape, rows=[replace(steps, values=values), *rest]), [choice])[0]
-    assert [dict(one.entity) for one in found if one.state == "firing"] == [{"node": name(1), "gpu": 2}]
-    assert entities(late) == [{"node": name(1), "gpu": 2}]

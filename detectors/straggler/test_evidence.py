@@ -9,12 +9,14 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
-from detectors.fleet.fleet import INFERRED
+from detectors.fleet.fleet import INFERRED, Job
 from detectors.signals.throttle_bits import HW_POWER_BRAKE
 from detectors.spec import configure
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.readings import SIGNALS, STARVED
+from detectors.straggler.suspects import Suspect
 from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
 from detectors.tapes.gpus import instant, name
@@ -125,3 +127,17 @@ def test_the_ends_of_a_pipeline_have_other_work_from_the_first_step_on(node: int
 
     fired = without_steps(replace(SEEN, nodes=8, felt="work", dcgm={SM: longer}))
     assert [dict(one.entity) for one in fired if one.state == "firing" and one.severity != "info"] == found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "crowd", "gpu", "many"),
+    [(2, 1, {}, False), (3, 2, {}, True), (3, 2, {"gpu": 0}, False), (5, 2, {}, False), (100, 6, {}, True)],
+)
+def test_whole_nodes_that_are_half_of_a_job_are_too_many_to_be_slow_by_themselves(
+    nodes: int, crowd: int, gpu: dict[str, int], *, many: bool
+) -> None:
+    unread = np.full(SIGNALS, np.nan)
+    job = Job("1", tuple(map(name, range(nodes))), 0, 8)
+    entity: dict[str, str | int] = {"node": name(1), **gpu}
+    one = Suspect(job, entity, np.arange(8), STARVED, 0.2, 0, 5, 5, crowd, True, 1.0, unread, unread, "")
+    assert one.is_one_of_many() == many
