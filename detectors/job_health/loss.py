@@ -136,32 +136,13 @@ class Course(Evidence):
         super().__init__()
         self._known, self._tail = _KNOWN[name], tails[name]
         self._stays_ms = int(1000 * stays_s)
-        self._size: FloatArray | None = None
-        """As it was reckoned since the columns changed last."""
-
-    def grow(self, count: int) -> None:
-        """Make room for `count` jobs."""
-        self._size = None
-        super().grow(count)
-
-    def forget(self, entities: Any) -> None:
-        """Set everything that is kept of some jobs back to what it is of a new one."""
-        self._size = None
-        super().forget(entities)
-
-    def keep(self, entities: IntArray) -> None:
-        """Go on with some of the jobs (n,), in this order."""
-        self._size = None
-        super().keep(entities)
 
     def take(self, steps: Steps, held: BoolArray) -> None:
         """Take the reports since the last point of the grid; `held` (jobs,): what is under suspicion is not learnt."""
         steps = self._spoken(steps)
         if not len(steps.job):
             return
-        self._size = None
-        last = np.ones(len(steps.job), bool)
-        np.not_equal(steps.job[1:], steps.job[:-1], out=last[:-1])
+        last = np.append(_begins(steps.job)[1:], True)
         jobs = steps.job[last]
         reached = np.fmax(self._reached(steps)[last], steps.iteration[last])
         progress = reached - self.iteration[jobs]
@@ -329,15 +310,12 @@ class Course(Evidence):
         with np.errstate(invalid="ignore"):
             falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
             stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)
-        self._size = np.where(np.isfinite(middle), middle, 0.0)
-        return self._size, stays
+        return np.where(np.isfinite(middle), middle, 0.0), stays
 
     def size(self) -> FloatArray:
         """Return by how much (jobs,) the last looks lie above the level, as `rise` does."""
-        if self._size is None:
-            (middle,) = _quantiles(*self._latest(), 0.5)
-            self._size = np.where(np.isfinite(middle), middle, 0.0)
-        return self._size
+        (middle,) = _quantiles(*self._latest(), 0.5)
+        return np.where(np.isfinite(middle), middle, 0.0)
 
     def _latest(self) -> tuple[FloatArray, BoolArray]:
         """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""

@@ -181,7 +181,8 @@ class Readings(Comparison):
         super().look(look)
         calm = ~look.held & self.is_calm(look.who)
         who, now = look.who[calm], look.signals[list(_OWN)][:, calm]
-        before = np.where(np.isfinite(self.own[:, who]), self.own[:, who], now)
+        own = self.own[:, who]
+        before = np.where(np.isnan(own), now, own)
         memory_s = np.where(now > before, _RISES_S, _FALLS_S)
         weight = look.spent_s / clamp(self.habits[CLOCK].learnt_s[who], look.spent_s, memory_s)
         self.own[:, who] = np.where(np.isfinite(now), before + weight * (now - before), before)
@@ -193,8 +194,8 @@ class Readings(Comparison):
         z = np.where(among <= self._most_spread, z, np.nan)  # else all are out of step
         active = np.fmax.reduce(z[[TENSOR, MEMORY, SM]])
         self._note_work(apart, beside, among, look)
-        tensor, memory, power, spent = look.signals[list(_OWN)] - self.own[:, look.who]
-        done, draws = np.fmin(tensor, memory), np.where(np.isnan(spent), power, spent)
+        moved = look.signals[list(_OWN)] - self.own[:, look.who]
+        done, draws = np.fmin(*moved[:2]), np.where(np.isnan(moved[3]), moved[2], moved[3])
         no_more = np.isfinite(_more_work(apart)) | ((draws <= _SPARED) & (not self._whole_nodes))
         # Where the others spin while they wait, and no work is read, energy says whom they wait for: one, while they
         # are alike; where each is given other work they are not.
