@@ -107,6 +107,8 @@ class Activity(_Readings):
         """Another job runs on nodes of this one, and whose the GPUs are is not known: what they do proves nothing."""
         self.one_works: BoolArray = np.empty(0, bool)
         """A GPU of it draws what they all did in steps."""
+        self.none_works: BoolArray = np.empty(0, bool)
+        """Each of its GPUs idles, or is busy at a fraction of the power in steps: some wait for a node that stopped."""
         self._seen = self._gpu, self._job
         """The same, of the GPUs that were heard at the last point of the grid."""
 
@@ -149,6 +151,9 @@ class Activity(_Readings):
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
         works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
         self.one_works = np.bincount(job[works], minlength=count) > 0
+        util, power = self._last.util.take(gpu), self._last.power.take(gpu)
+        rests = (util < _IDLE_PERCENT) | ((util >= _SPINNING_PERCENT) & (power < SPINS * self.power_level.take(job)))
+        self.none_works = np.bincount(job[rests], minlength=count) == np.maximum(self.heard, 1)
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
@@ -222,8 +227,12 @@ class Activity(_Readings):
         return part & (self.util >= _SPINNING_PERCENT) & np.isnan(self.tensor_level)
 
     def idle(self) -> BoolArray:
-        """Return which jobs' GPUs have nothing to do, at a fraction of the power they draw in steps."""
-        idles: BoolArray = (self.util < _IDLE_PERCENT) & (self.power < _WORKING * self.power_level) & (self.heard > 1)
+        """Return which jobs' GPUs have nothing to do, at a fraction of the power they draw in steps.
+
+        All idle; or some do, a fifth and more, and the others wait for them.
+        """
+        some: BoolArray = (self.util < _IDLE_PERCENT) | (self.none_works & (self.util < _SPINNING_PERCENT))
+        idles = some & (self.power < _WORKING * self.power_level) & (self.heard > 1)
         return idles & ~(self.tensor >= _NO_TENSOR * self.tensor_level)
 
     def _waiting(self) -> BoolArray:

@@ -54,6 +54,21 @@ def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
     assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
 
 
+@pytest.mark.parametrize(("util", "hangs"), [(0.0, ["812"]), (15.0, [])], ids=["idles", "works now and then"])
+def test_a_job_whose_nodes_spin_while_one_of_four_idles_hangs(util: float, hangs: list[str]) -> None:
+    tape = tape_of(replace(HUNG, nodes=4, hang=(2400, 1e9), minutes=60))
+    _, dcgm = tape.rows
+    power, used = (dcgm.values[f"DCGM_FI_DEV_{field}"] for field in ("POWER_USAGE", "GPU_UTIL"))
+    stuck = (dcgm.keys["node"].codes == 1) & (dcgm.times >= START + 2_400_000)
+    values = dict(dcgm.values) | {
+        "DCGM_FI_DEV_POWER_USAGE": np.where(stuck, 130.0, power),
+        "DCGM_FI_DEV_GPU_UTIL": np.where(stuck, util, used),
+    }
+    found = [one for one in run(replace(tape, rows=[replace(dcgm, values=values)])) if one.state == "firing"]
+    assert [str(one.entity["job_id"]) for one in found] == hangs
+    assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
+
+
 def test_a_pause_of_a_job_that_has_been_slow_for_long_is_no_hang() -> None:
     """A brake holds down one of its nodes, and the others wait for it: 70 % of the power."""
     tape = tape_of(replace(HUNG, nodes=3, spinning=False, hang=(3000, 3060), minutes=60))

@@ -40,7 +40,7 @@ from detectors.spec import load_spec
 
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 _BOTH, _ENERGY = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-_UTILISATION, _MEMORY = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_DRAM_ACTIVE"
+_UTILISATION, _MEMORY, _COPIES = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_MEM_COPY_UTIL"
 _LONGEST_PENDING_LINES = 1000
 _MB = 1e6
 _LEAST_MB_S = 1000.0
@@ -146,7 +146,8 @@ class Nvlink:
             paused = memory == 0
             # None at all is little, too: links that are down carry nothing.
             moved = np.where(idle | stale | paused, np.nan, np.maximum(moved, 1.0))
-            self._traffic.take(where, moved, memory)
+            copies = reported(batch, _COPIES, tick, here) / 100
+            self._traffic.take(where, moved, np.where(np.isnan(memory), copies, memory))
         return ()
 
     def go_on_with(self, survivors: Survivors) -> None:

@@ -361,3 +361,15 @@ def test_profiling_counters_that_are_paused_and_read_zero_are_no_lost_traffic() 
     for field in (SENT, RECEIVED, MEMORY):
         paused[field][since:, :4] = 0
     assert fired(LONG.tape(paused)) == []
+
+
+@pytest.mark.parametrize(("copies", "found"), [(40.0, [gpu(0, 1)]), (16.0, [])], ids=["works on", "does less"])
+def test_on_default_fields_who_moves_less_and_uses_its_memory_less_has_no_bad_link(
+    copies: float, found: list[dict[str, Any]]
+) -> None:
+    """Under a power brake, say, where each evaluates for itself."""
+    columns = weakened(LONG, links(LONG), [1], (600, 9999), 0.4)
+    columns[TOTAL] = np.cumsum((columns.pop(SENT) + columns.pop(RECEIVED)) / 1e6 * LONG.interval_s, axis=0)
+    columns["DCGM_FI_DEV_MEM_COPY_UTIL"] = np.full(columns[TOTAL].shape, 40.0)
+    columns["DCGM_FI_DEV_MEM_COPY_UTIL"][LONG.at_s[:, 1] > 600, 1] = copies
+    assert fired(LONG.tape(columns)) == found

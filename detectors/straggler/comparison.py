@@ -53,7 +53,8 @@ class Look:
     """What is compared: `who` (n,) entities in ascending order, the `job` of each (a number that no other job has had),
     their groups of `peers`, the logarithms of the `signals`, (rows, n), of how many `reads` they are, (n,), and which
     are `held` under a finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one
-    every `every_s`. At the `ends` (n,) of a pipeline work is another from the first step on.
+    every `every_s`. At the `ends` (n,) of a pipeline work is another from the first step on. `memory_clocks` (n,) are
+    logarithms, which need no habit to be compared.
     """
 
     who: IntArray
@@ -66,6 +67,7 @@ class Look:
     spent_s: float
     every_s: float
     ends: BoolArray | None = None
+    memory_clocks: FloatArray | None = None
 
     @cached_property
     def middles(self) -> tuple[FloatArray, IntArray]:
@@ -76,6 +78,13 @@ class Look:
     def usual(self) -> FloatArray:
         """The first of the `middles`."""
         return self.middles[0]
+
+    @cached_property
+    def usual_memory_clocks(self) -> tuple[FloatArray, IntArray]:
+        """The median of the `memory_clocks` in the group of each entity, (n,), and of how many it is."""
+        clocks = np.full(len(self.who), np.nan) if self.memory_clocks is None else self.memory_clocks
+        middle, sizes = self.medians(clocks[None])
+        return middle[0], sizes[0]
 
     def lowest_other(self, values: FloatArray) -> FloatArray:
         """Return the lowest of the `values`, (n,), of the others in each entity's group, (n,); inf where unknown."""

@@ -6,7 +6,7 @@ the same model. Three signatures are looked for:
 
 - slow clock: the clock is lower and, at once, tensor, memory or SM activity is higher. Activity is a share of the
   cycles, so the same work takes more of a slower clock's. Where there is no tensor activity, lower power will do; a
-  clock far below that of its mates is slow however active it is;
+  clock far below that of its mates is slow however active it is; so is a memory's clock below theirs;
 - longer work: memory or SM activity is higher at the same clock, as slow memory or a slow chip has it, and neither for
   more work, where that is known, nor for being busy more: who waits in a collective is as busy, where GPUs serve
   requests each for itself some have more. Where SM activity is not read, power says who works and who waits. Where
@@ -53,6 +53,7 @@ _FIELDS: Final = (
 )  # fmt: skip
 SIGNALS: Final = 8
 _ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+_MEMORY_CLOCK: Final = "DCGM_FI_DEV_MEM_CLOCK"
 SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
 """How somebody is slow: by the readings, and by its ranks' times."""
 _WORKING: Final = 0.3
@@ -87,6 +88,8 @@ _SPARED: Final = float(np.log(0.95))
 A whole node may have been given other work: an evaluation."""
 _FAR: Final = float(np.log(1 / 1.15))
 """Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
+LOW: Final = float(np.log(0.95))
+"""Memory runs at one clock while a GPU works, the same on all of a model; only what holds it down lowers it."""
 _DRAWS_MORE: Final = 2.0
 """Deviations: slow memory draws little, and those that wait for it still less."""
 _ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
@@ -98,7 +101,8 @@ FULL: Final = 0.95
 
 class Sums(Columns):
     """By GPU: the sum of each signal's readings since the window began, and their number; the energy it had used when
-    it was last read before (`used`, mJ, at `since`, ms), and what of `_INSTEAD` was ever `profiled`.
+    it was last read before (`used`, mJ, at `since`, ms), what of `_INSTEAD` was ever `profiled`, and the highest
+    `memory_clock` of the window, MHz, for it falls while a GPU idles.
 
     Readings that an exporter repeats count once: what stands still is no news of the GPU.
     """
@@ -109,6 +113,7 @@ class Sums(Columns):
     total: FloatArray = column(0.0, len(_FIELDS))
     read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
     profiled: BoolArray = column(False, len(_INSTEAD))
+    memory_clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     BESIDE = ("meter",)
 
     def __init__(self) -> None:
@@ -127,6 +132,9 @@ class Sums(Columns):
                 whole = np.count_nonzero(finite) == len(finite)
                 total[gpus] += now if whole else np.where(finite, now, 0.0)
                 read[gpus] += 1 if whole else finite
+            if _MEMORY_CLOCK in batch.sound:
+                clock = batch.sound[_MEMORY_CLOCK][tick][here]
+                self.memory_clock[gpus] = np.fmax(self.memory_clock[gpus], clock)
 
     def means(self) -> FloatArray:
         """Return the means (8, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
@@ -139,7 +147,7 @@ class Sums(Columns):
             self.profiled[place] |= np.isfinite(read[row])
             read[row] = np.where(self.profiled[place], read[row], read[instead])
         means = np.concatenate([read[:_INTERFACE], spent[None]])
-        self.total[:], self.read[:] = 0.0, 0
+        self.total[:], self.read[:], self.memory_clock[:] = 0.0, 0, np.nan
         return means
 
 
@@ -156,7 +164,7 @@ class Readings(Comparison):
     by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
     done so until then; NaN where work is not read, or the habit not known, inf where all were out of step; `own` what
     it did at work of late, by each of `_OWN`, a logarithm: a habit's level is that of the job's first minutes;
-    `early`, who was slow in the last look by what it has been beside its peers since its job's first steps.
+    `early`, who was slow in the last look by what it is beside its peers, whatever it is used to.
     """
 
     lowest: FloatArray = column(0.0)
@@ -224,6 +232,7 @@ class Readings(Comparison):
         lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
         lag[STARVED:] *= np.where(look.middles[1].max(axis=0) == _PAIR, 2.0, 1.0)
         first = self._from_the_first(beside, look)[:ways]
+        first[SLOW_CLOCK] = np.fmax(first[SLOW_CLOCK], _by_memory_clock(beside, look))
         self.early[look.who] = first.any(axis=0)
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
         return Verdict(score, lag, self._least, may, first > 0, since)
@@ -303,6 +312,18 @@ def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     return np.array([slower, longer, _starved(active, idle)])
+
+
+def _by_memory_clock(beside: FloatArray, look: Look) -> FloatArray:
+    """Return by how much longer work takes (n,), a logarithm, whose memory's clock lies below its peers': by so much
+    for the part of the time in which they use theirs. 0 of those whose memory is used less: they idle, or do less.
+    """
+    if look.memory_clocks is None:
+        return np.zeros(len(look.who))
+    usual, of = look.usual_memory_clocks
+    below = look.memory_clocks - usual
+    low = (below <= LOW) & (of >= _NO_MIDDLE) & (beside[MEMORY] >= 0)
+    return np.where(low, np.log1p(np.expm1(-below) * np.exp(look.usual[MEMORY])), 0.0)
 
 
 def _others_spin(look: Look) -> BoolArray:

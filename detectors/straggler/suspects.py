@@ -16,6 +16,7 @@ from detectors.straggler.readings import (
     FULL,
     LATE,
     LONG_WORK,
+    LOW,
     MEMORY,
     POWER,
     SLOW_CLOCK,
@@ -45,9 +46,10 @@ class Suspect:
 
     It has been suspected for `looks`, at most the last 64, and was slow in `odd` of them; so many nodes of its job are
     (`crowd`). `lag` is by how much longer its work takes, a share (of ranks: of the step); `own` and `peers` what was
-    read of it and of them by signal (clock MHz, power W, tensor, memory, busy share); `clock` the lowest of its peers'
-    that it had, a share. It is `sure` even without a loss of the job's; `effect` is that, None where nothing is known
-    of before. `seconds` of a step are the ranks'. It has `always` been slow, since its job's first steps.
+    read of it and of them by signal (clock MHz, power W, tensor, memory, busy share), `memory_clocks` of its memory and
+    of theirs (MHz); `clock` the lowest of its peers' that it had, a share. It is `sure` even without a loss of the
+    job's; `effect` is that, None where nothing is known of before. `seconds` of a step are the ranks'. It is slow by
+    what it is beside its peers, as it may `always` have been.
     """
 
     job: Job
@@ -68,6 +70,7 @@ class Suspect:
     ranks: tuple[int, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     always: bool = False
+    memory_clocks: tuple[float, ...] = (np.nan, np.nan)
 
     def is_one_of_many(self) -> bool:
         """Return whether too many nodes of its job are slow at once for a machine to be why.
@@ -156,6 +159,7 @@ def report_of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None
     """
     kept: dict[str, Any] = {name: float(suspect.own[row]) for name, row in _SIGNALS}
     kept |= {f"{name}_peers": float(suspect.peers[row]) for name, row in _SIGNALS}
+    kept |= dict(zip(("memory_clock_mhz", "memory_clock_mhz_peers"), suspect.memory_clocks, strict=True))
     kept |= suspect.seconds
     kept = {name: value for name, value in kept.items() if np.isfinite(value)}
     kept |= {"job_id": suspect.job.job_id, "slow_for_s": (now - suspect.since) / 1000, "by_chance": suspect.by_chance}
@@ -196,6 +200,9 @@ def _compared(suspect: Suspect) -> str:
         known["power"] = suspect.ratio(POWER if np.isnan(suspect.ratio(SPENT)) else SPENT)
     ratio, most = max(((ratio, words) for words, ratio in known.items() if np.isfinite(ratio)), default=(0.0, ""))
     worked = [f"{most} {ratio:.2f} of theirs"] if most else []
+    clock, usual = suspect.memory_clocks
+    if suspect.how == SLOW_CLOCK and np.log(clock / usual) <= LOW:
+        return ", ".join([f"memory clock {clock:.0f} MHz where its peers run at {usual:.0f} MHz", *worked])
     if suspect.how == SLOW_CLOCK:
         slow = f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz"
         return ", ".join([slow, *worked])

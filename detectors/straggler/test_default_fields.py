@@ -194,3 +194,16 @@ def test_profiling_that_stops_on_one_node_is_no_change_of_its_work() -> None:
     read[BUSY] = lambda at_s, values: until_then(at_s, np.full_like(values, 0.8))
     fired = [one for one in without_steps(replace(SEEN, nodes=2, slow=[], dcgm=read)) if one.state == "firing"]
     assert fired == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "used", "found"),
+    [((1593, 2619, 2619), 30, [ONLY]), ((1593, 1593, 2619), 30, []), ((1593, 2619, 2619), 10, []), (None, 30, [])],
+    ids=["far below", "of all alike", "of one that uses it less", "not read"],
+)
+def test_memory_whose_clock_is_below_that_of_its_mates_holds_up_the_job(
+    clock: tuple[float, float, float] | None, used: float, found: list[Any]
+) -> None:
+    read: dict[str, Any] = {TENSOR: _unread, DRAM: _unread, ENERGY: _unread, COPIES: _reads(used, 25, 30)}
+    read |= {} if clock is None else {"DCGM_FI_DEV_MEM_CLOCK": _reads(*clock)}
+    assert entities(replace(SLOW_MEMORY, dcgm=read | {POWER: _alike})) == found

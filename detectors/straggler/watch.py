@@ -123,12 +123,13 @@ class _Cast:
 
 @dataclass(frozen=True)
 class _Window:
-    """A minute that has ended: by GPU the logarithms `x` of what it read, and of how many `reads` they are; when it had
-    `begun`, the `histories` of the jobs, and the GPUs that are `held` under a finding.
+    """A minute that has ended: by GPU the logarithms `x` of what it read, and of how many `reads` they are, and of its
+    memory's clock; when it had `begun`, the `histories` of the jobs, and the GPUs that are `held` under a finding.
     """
 
     x: FloatArray
     reads: FloatArray
+    memory_clocks: FloatArray
     begun: Instant
     histories: Mapping[str, History]
     held: IntArray
@@ -170,9 +171,10 @@ class Watch(Kept):
         cast = self._cast = self._casting()
         reads = self.sums.read.max(axis=0).astype(np.float64)
         self._reads = median_of(reads[reads > 0]) if reads.any() else 0.0
+        memory_clocks = np.log(self.sums.memory_clock.astype(np.float64))
         means = self.sums.means()
         self._end_histories(cast, means, histories)
-        window = _Window(logarithms(means), reads, now - 1000 * WINDOW_S, histories, held)
+        window = _Window(logarithms(means), reads, memory_clocks, now - 1000 * WINDOW_S, histories, held)
         return self._gpus_look(cast, window) + self._nodes_look(cast, window)
 
     def stands_out(self, gpus: IntArray) -> int | None:
@@ -252,9 +254,10 @@ class Watch(Kept):
         cast: _Cast, window: _Window,
     ) -> list[Suspect]:  # fmt: skip
         who, job, layout, whole = them.who, them.job, self._layout, comparison is self.nodes
-        ends = cast.ends[who] if whole else None
-        look = Look(who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends)
+        ends, clocks = (cast.ends[who], np.full(len(who), np.nan)) if whole else (None, window.memory_clocks[who])
+        look = Look(who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks)
         comparison.look(look)
+        memory_clocks = np.exp([clocks, look.usual_memory_clocks[0]])
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
@@ -300,6 +303,7 @@ class Watch(Kept):
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
                     always=bool(comparison.early[entity]),
+                    memory_clocks=tuple(memory_clocks[:, place].tolist()),
                 )
             )
         return found

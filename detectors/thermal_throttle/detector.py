@@ -199,7 +199,7 @@ class ThermalThrottle:
             started_at=min(now, self._onset(held, alarm)),
             severity="page",
             score=score(case),
-            summary=summary(self._gpus, case, whole=whole),
+            summary=summary(self._gpus, self._heat, case, whole=whole),
             action=action(case, whole=whole),
             evidence=evidence(self._gpus, self._heat, case),
             memo={"again": self._book.returned(now, _FAULT, layout.named(node, gpu))},

@@ -26,7 +26,7 @@ def score(case: Case) -> float:
     return 0.4 + (0.2 if case.stated else 0.0) + 0.2 * case.share + (0.2 if case.alarm is not None else 0.0)
 
 
-def summary(gpus: GpusAtWork, case: Case, *, whole: bool) -> str:
+def summary(gpus: GpusAtWork, heat: Heat, case: Case, *, whole: bool) -> str:
     """Return one sentence."""
     who = f"{case.where}: heat holds down {len(case.held)} of {len(case.mates)} busy GPUs"
     if not whole:
@@ -34,6 +34,8 @@ def summary(gpus: GpusAtWork, case: Case, *, whole: bool) -> str:
     temp, clock = median_of(gpus.temp[case.held]), median_of(gpus.clock[case.held])
     usual = median_of(gpus.clock[case.peers])
     figures = f", {temp:.0f} C" if np.isfinite(temp) else ""
+    if heat.hot_memory(case.held).all():
+        figures += f", its memory {median_of(gpus.memory[case.held]):.0f} C"
     # Between two kernels a clock that is held down may read high for a moment: that would only confuse.
     if clock < 0.98 * usual:
         figures += f", {clock:.0f} MHz beside {usual:.0f} of its peers"
@@ -68,6 +70,7 @@ def evidence(gpus: GpusAtWork, heat: Heat, case: Case) -> Figures:
             "gpu_temp_limit_c": heat.chip_limit[held],
             "gpu_temp_peers_c": gpus.temp[peers],
             "memory_temp_c": gpus.memory[held],
+            "memory_temp_limit_c": heat.memory_limit[held],
             "thermal_violation_fraction": gpus.throttled_share(held),
             "inlet_c": np.array([case.inlet_c]),
             "inlet_usual_c": np.array([case.inlet_usual_c]),

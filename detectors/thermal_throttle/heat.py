@@ -88,7 +88,10 @@ class Heat(Columns):
         harder = (gpus.power[those] > peers_power) & ~(gpus.power[those] < _CAPPED * gpus.limit[those])
         harder |= gpus.power[those] >= _AT_CAP * gpus.limit[those]
         # Peers that are as warm and keep their clocks show that this is not the limit; a BMC's alarm, that it is.
-        by_heat = (hot | beyond) & slow & ~harder & ~(temp <= warmest)
+        usual, most = self._memory_of_peers(those, now)
+        memory, hbm = gpus.memory[those], self.hot_memory(those)
+        beyond |= hbm & (memory >= usual + self._config.peer_excess_k)
+        by_heat = (hot | beyond) & slow & ~harder & (~(temp <= warmest) | (hbm & ~(memory <= most)))
         shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
         return stated | (~has_bits & shown), stated, ~has_bits & by_heat & hot & beyond
 
@@ -96,7 +99,21 @@ class Heat(Columns):
         """Return which GPUs are near the highest temperature that they may work at."""
         near, known = self._config.near_limit_k, self._gpus
         chip = known.temp[gpus] >= self.chip_limit[gpus] - near
-        return np.asarray(chip | (known.memory[gpus] >= self.memory_limit[gpus] - near))
+        return np.asarray(chip | self.hot_memory(gpus))
+
+    def hot_memory(self, gpus: Any = slice(None)) -> BoolArray:
+        """Return of which GPUs the memory is near the highest temperature that it may work at."""
+        return np.asarray(self._gpus.memory[gpus] >= self.memory_limit[gpus] - self._config.near_limit_k)
+
+    def _memory_of_peers(self, those: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:
+        """Return the median temperature of the memory of some GPUs' free peers, and the ninth decile; NaN unknown."""
+        gpus = self._gpus
+        if not np.count_nonzero(self.hot_memory(those)):
+            unknown = np.full(len(those), np.nan)
+            return unknown, unknown
+        free = gpus.comparable(now)
+        usual, most = (gpus.among_peers(gpus.memory, free, part)[those] for part in (0.5, 0.9))
+        return usual, most
 
     def _count(self, new: BoolArray, held: BoolArray, stated: BoolArray, plain: BoolArray) -> None:
         gpus = self._gpus

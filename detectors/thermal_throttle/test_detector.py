@@ -341,3 +341,18 @@ def test_heat_that_comes_and_goes_is_held_after_its_return() -> None:
     found = run(tape_of(Scene(cluster=replace(SINK.cluster, minutes=100), heats=bouts, bmc=False)))
     assert [finding.state for finding in found] == ["firing", "resolved"] * 2
     assert found[-1].detected_at >= START + (150 + 840 * 4 + 240 + 1800) * 1000
+
+
+@pytest.mark.parametrize(("others_c", "found"), [(70.0, [{"node": name(0), "gpu": 3}]), (96.0, [])])
+def test_memory_at_its_limit_holds_down_a_gpu_whose_chip_is_cool(others_c: float, found: list[dict[str, Any]]) -> None:
+    """Unless its peers' memory is as hot, and they keep their clocks."""
+    scene = tape_of(replace(DEFAULT_SINK, bmc=False))
+    tape = changed(scene, "DCGM_FI_DEV_GPU_TEMP", lambda _s, _node, _gpu, temp: np.minimum(temp, 55))
+
+    def memory(at_s: Any, node: Any, gpu: Any, temp: Any) -> Any:
+        own = (node == name(0)) & (gpu == 3)
+        return np.where(own & (at_s > 150) & (at_s < 400), 96.0, np.where(own, 70.0, others_c) + 0 * temp)
+
+    alerts = run(changed(tape, "DCGM_FI_DEV_MEMORY_TEMP", memory))
+    assert [dict(one.entity) for one in alerts if one.state == "firing"] == found
+    assert all("its memory 96 C" in one.summary for one in alerts if one.state == "firing")
