@@ -8,6 +8,13 @@ FIXED: Final[Mapping[str, str]] = {
     "gpu_lost.least_readings": "3 scrapes since 0.1.0",
     "gpu_lost.quiet_s": "1800 s since 0.1.0",
     "gpu_lost.unsure_s": "295 s since 0.1.0",
+    "incidents.before_s": "60 s since 0.1.0",
+    "incidents.history_days": "28 days since 0.1.0",
+    "incidents.most_members": "128 findings since 0.1.0",
+    "incidents.refresh_s": "600 s since 0.1.0",
+    "incidents.shared_from": "2 nodes since 0.1.0",
+    "incidents.slowed_factor": "1.03 since 0.1.0",
+    "incidents.stood_s": "180 s since 0.1.0",
     "job_health.stays_s": "120 s since 0.1.0",
     "link_fault.errors": "20 since 0.1.0",
     "link_fault.flap_window_s": "900 s since 0.1.0",
@@ -26,4 +33,4 @@ FIXED: Final[Mapping[str, str]] = {
     "thermal_throttle.gpu_confirm_s": "60 s since 0.1.0",
     "thermal_throttle.release_s": "150 s since 0.1.0",
 }
-"""By detector and name: at what it is fixed, since which version of hindcast."""
+"""By detector (or `incidents`) and name: at what it is fixed, since which version of hindcast."""
