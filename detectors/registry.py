@@ -14,6 +14,7 @@ import detectors
 from detectors.contract import Detector, DetectorConfig, DetectorSpec
 from detectors.engine.engine import Choice
 from detectors.faults import faults
+from detectors.fixed import FIXED
 from detectors.nearest import meant
 from detectors.signals.xid import XidOverrides
 from detectors.spec import configure
@@ -169,7 +170,7 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
         try:
             config: DetectorConfig = configure(kind.config_type, kind.spec, settings)
         except ValidationError as error:
-            problems += [f"{name}.{text}" for text in texts_of(error, {"enabled", *kind.config_type.model_fields})]
+            problems += texts_of(error, {"enabled", *kind.config_type.model_fields}, f"{name}.")
             continue
         if enabled is True:
             choices.append((kind, config))
@@ -178,11 +179,16 @@ def choose(overrides: Mapping[str, Any] | None = None, calibration: Mapping[str,
     return choices
 
 
-def texts_of(error: ValidationError, known: Collection[str] = ()) -> list[str]:
-    """Return what is wrong with settings, each with its place; `known` are the settings that there are."""
+def texts_of(error: ValidationError, known: Collection[str] = (), below: str = "") -> list[str]:
+    """Return what is wrong with settings, each with its place; `known` are those that there are `below` a name."""
     found = []
     for item in error.errors(include_url=False):
         place = ".".join(str(part) for part in item["loc"])
         unknown = item["type"] == "extra_forbidden" and known
-        found.append(f"{place}: {f'no such setting{meant(place, known)}' if unknown else item['msg']}")
+        found.append(f"{below}{place}: {_unknown(below, place, known) if unknown else item['msg']}")
     return found
+
+
+def _unknown(below: str, place: str, known: Collection[str]) -> str:
+    fixed = FIXED.get(f"{below}{place}")
+    return f"no setting any more, fixed at {fixed}: remove it" if fixed else f"no such setting{meant(place, known)}"

@@ -81,9 +81,18 @@ def test_everything_that_is_wrong_is_listed() -> None:
     assert len(raised.value.problems) == 5
 
 
+def test_what_is_fixed_now_is_refused_and_the_message_says_so() -> None:
+    with pytest.raises(RegistryError) as raised:
+        choose({"straggler": {"release_s": 270, "colour": "red"}})
+    assert raised.value.problems == [
+        "straggler.release_s: no setting any more, fixed at 270 s since 0.1.0: remove it",
+        "straggler.colour: no such setting",
+    ]
+
+
 def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PowerThrottle.spec
-    defaults = {name: default for name, default in spec.defaults.items() if name != "release_s"}
+    defaults = {name: default for name, default in spec.defaults.items() if name != "limit_ratio"}
     broken = spec.model_copy(update={"name": "other", "reads": ("dcgm",), "defaults": defaults})
 
     class Broken(PowerThrottle):
@@ -93,7 +102,7 @@ def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.M
     problems = registry._disagreements("power_throttle", Broken)
     text = "\n".join(problems)
     assert "other" in text
-    assert "no default for release_s" in text
+    assert "no default for limit_ratio" in text
     assert "fields of bmc" in text
 
 

@@ -12,4 +12,3 @@ class CongestionConfig(DetectorConfig):
     wait_ticks_per_s: float = Field(gt=0)
     drops_per_s: float = Field(gt=0)
     sustain_s: float = Field(gt=0)
-    release_s: float = Field(gt=0, le=280)

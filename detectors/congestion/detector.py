@@ -9,9 +9,9 @@ fabrics reach hundreds a second): `flows` holds every port's change against its 
 is usual in this cluster. What a port has shown since it was first seen, or since it and its peers carry twice as much
 as before, is a property: of severity info, once. Bursts are what collectives and checkpoints do: only what is hot for
 most of `sustain_s` counts. Of the ports that are hot together on switches cabled to one another, the origin is named
-alone (`origin`), once, until no port around has been hot for `release_s`. NICs (`port_xmit_wait`, or packets sent again
-while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves where
-the topology does not have it.
+alone (`origin`), once, until no port around has been hot for four minutes. NICs (`port_xmit_wait`, or packets sent
+again while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves
+where the topology does not have it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -67,6 +67,8 @@ _UNITS: Final = {
     "rx": "pauses_received", "tx": "pauses_sent", "drop": "drops", "wait": "waits", "retry": "retransmissions",
     "mark": "ecn_marks",
 }  # fmt: skip
+_RELEASE_MS: Final = 240_000
+"""What comes back within it is the same congestion; a resolve is due within five minutes (policy)."""
 _ACTION: Final = (
     "find the flows through it (who sends, who receives), check its ECN and PFC configuration against its peers', and "
     "whether a link beside it is lost"
@@ -364,7 +366,7 @@ class Congestion(BaseDetector):
             near, latest = set(case.memo["near"]), -1
             for kind, side in self._fabric.sides.items():
                 latest = max(latest, int(self._flows[kind].looks.last_hot[side.on(near)].max(initial=-1)))
-            if now - latest >= self._config.release_s * 1000:
+            if now - latest >= _RELEASE_MS:
                 found.append(self._book.resolve(case, now, "the switches around are calm again"))
         return found
 

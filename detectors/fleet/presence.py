@@ -24,6 +24,10 @@ from detectors.fleet.gpu_work import GpuWork
 NEVER: Final = -1
 LATE: Final = 1.7
 """What was last heard more of its intervals ago has missed a reading; below lies jitter."""
+LEAST_READINGS: Final = 9
+"""Policy of silence: more in a row than the 3 to 8 scrapes that other clusters usually lose."""
+REBOOT_MS: Final = 900_000
+"""Physics: a server with eight GPUs boots within a quarter of an hour; a silent node without work may be doing so."""
 _STEP = 0.1
 """How far one gap can move an interval: a new cadence is learnt within ten readings, one outage moves it little."""
 _100_NODE_DAYS_MS: Final = 100 * 86_400_000

@@ -9,6 +9,3 @@ class GpuLostConfig(DetectorConfig):
     """The thresholds of gpu_lost."""
 
     least_s: float = Field(gt=0)
-    least_readings: float = Field(ge=2, le=100)
-    unsure_s: float = Field(gt=0)
-    quiet_s: float = Field(gt=0)

@@ -16,7 +16,7 @@ the XIDs can show it.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -29,13 +29,16 @@ from detectors.fleet.presence import Lapses
 from detectors.fleet.scheduling import Scheduler
 from detectors.fleet.tenancy import Tenancy
 from detectors.gpu_lost.config import GpuLostConfig
-from detectors.gpu_lost.roll_call import RollCall
+from detectors.gpu_lost.roll_call import UNSURE_MS, RollCall
 from detectors.signals.xid import Xid, XidCatalogue
 from detectors.signals.xid_watch import XidEvent, XidWatch
 from detectors.spec import load_spec
 
 _BACK_READINGS, _BACK_MS = 3, 60_000
 """A GPU is back after so many readings, and so long: one that comes and goes within a minute is one event."""
+
+_QUIET_MS: Final = 1_800_000
+"""Physics: the driver repeats XID 119 every few minutes while it lasts (3 in gpud's dmesg of one); ten times that."""
 
 
 class GpuLost(BaseDetector):
@@ -121,7 +124,7 @@ class GpuLost(BaseDetector):
         if word is not None and word.at <= began:
             return []
         missing_ms = float(self._calls.missing_ms([gpu])[0])
-        if missing_ms < self._config.unsure_s * 1000 and not self._at_work(node, gpu):
+        if missing_ms < UNSURE_MS and not self._at_work(node, gpu):
             return []
         scrapes = int(self._calls.missed[gpu])
         where = in_words(self._layout.named(node, gpu))
@@ -183,7 +186,7 @@ class GpuLost(BaseDetector):
         over: list[Finding] = []
         calls = self._calls
         for entry in self._book.cases():
-            quiet = now - entry.last_at >= self._config.quiet_s * 1000
+            quiet = now - entry.last_at >= _QUIET_MS
             if entry.gpu == WHOLE_NODE:
                 if quiet:
                     over.append(self._book.resolve(entry, now, "no further word of it"))

@@ -18,6 +18,11 @@ VITAL: Final = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_
 """What is never 0 of a GPU that is there."""
 UTIL: Final = "DCGM_FI_DEV_GPU_UTIL"
 OTHER: Final = (UTIL, "DCGM_FI_DEV_FB_USED")
+UNSURE_MS: Final = 295_000
+"""Policy: five minutes, as in telemetry_gap, less a step of the grid, for what may be a reset, a split or a restart."""
+_LEAST_READINGS: Final = 3
+"""Policy: scrapes of the node in a row, two more than one that failed. Where readings of single GPUs get lost in longer
+runs it takes more."""
 _STRADDLE: Final = 0.3
 """GPUs of one scrape may come on either side of a point of the grid: what comes so soon after, in intervals, is no
 second scrape."""
@@ -108,7 +113,7 @@ class RollCall(Columns):
             np.maximum.at(scrapes, node, self.came)
             scrapes[nodes.gap < _STRADDLE * nodes.usual] = 0
         missing = here & (self.missed > 0)
-        by_chance = missing & (gaps < self._config.unsure_s * 1000)
+        by_chance = missing & (gaps < UNSURE_MS)
         by_chance[lost] = False
         self.lapses.learn(int(np.count_nonzero(here)), (self.missed[by_chance] + 1).astype(np.float64))
         again = missing | (here & (self.answered == 0))
@@ -126,11 +131,11 @@ class RollCall(Columns):
     def silent(self, budget: float) -> IntArray:
         """Return the GPUs that miss too many scrapes, while enough of their node's others answer.
 
-        Those whose node has just been away are among them only after `unsure_s`.
+        Those whose node has just been away are among them only after five minutes.
         """
-        config, node = self._config, self._layout.node
+        node = self._layout.node
         known = self.heard >= _KNOWN
-        suspects = np.flatnonzero((self.missed >= config.least_readings) & known)
+        suspects = np.flatnonzero((self.missed >= _LEAST_READINGS) & known)
         if not len(suspects):
             return suspects
         count = len(self._layout.names)
@@ -138,11 +143,9 @@ class RollCall(Columns):
         few = gone <= _FEW * np.bincount(node[known], minlength=count)
         of = node[suspects]
         least = np.maximum(
-            np.floor(config.least_s * 1000 / self._nodes.usual[of]), self.lapses.beyond(self._chance(budget))
+            np.floor(self._config.least_s * 1000 / self._nodes.usual[of]), self.lapses.beyond(self._chance(budget))
         )
-        settled = (self._back.back_at[of] <= self.last[suspects]) | (
-            self.missing_ms(suspects) >= config.unsure_s * 1000
-        )
+        settled = (self._back.back_at[of] <= self.last[suspects]) | (self.missing_ms(suspects) >= UNSURE_MS)
         return suspects[(self.missed[suspects] >= least) & settled & few[of]]
 
     def _chance(self, budget: float) -> float:

@@ -1,13 +1,17 @@
 """What is kept of an incident between its revisions."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from detectors.contract import Instant
 from detectors.incidents.impact import Losses
 from detectors.incidents.report import Impact, Touched
 
 NEVER: Instant = 2**62
+REFRESH_MS: Final = 600_000
+"""The impact of an open incident is reported anew after so long, then each time after twice that (judgement)."""
+MOST_MEMBERS: Final = 128
+"""Findings that one incident lists; more belong to it and are counted (judgement)."""
 
 
 @dataclass(slots=True)
@@ -22,7 +26,7 @@ class Book:
     counted: bool = False
     unlisted: int = 0
     look_at: Instant = NEVER
-    wait_ms: int = 0
+    wait_ms: int = REFRESH_MS
     losses: Losses = field(default_factory=Losses)
     reported: Impact | None = None
     """The impact of the last revision."""

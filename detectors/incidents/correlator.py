@@ -19,7 +19,7 @@ from detectors.contract import Batch, Finding, Instant
 from detectors.engine.state import pack, unpack
 from detectors.faults import faults
 from detectors.fleet.fleet import Fleet, JobEvent
-from detectors.incidents.book import NEVER, Book
+from detectors.incidents.book import MOST_MEMBERS, NEVER, REFRESH_MS, Book
 from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.incidents.offenders import Offenders
 from detectors.incidents.pace import Paces
@@ -46,14 +46,13 @@ class Correlator:
         self._config = config or self._table.configure({})
         self._places = Places(topology)
         self._paces = Paces(fleet)
-        self._offenders = Offenders(self._config.history_days)
+        self._offenders = Offenders()
         self._found: dict[str, Sighted] = {}
         self._by_key: dict[str, dict[str, None]] = {}
         self._edges: dict[str, list[Edge]] = {}
         """What can explain a finding, the likeliest first."""
         self._parents: dict[str, Edge] = {}
         self._books: dict[str, Book] = {}
-        self._refresh_ms = round(self._config.refresh_s * 1000)
         self._due: Instant = NEVER
         self._ended = False
         self._rows_to, self._rows_from = self._table.rows_to(), self._table.rows_from()
@@ -172,7 +171,7 @@ class Correlator:
         else:
             name = hashlib.sha256(f"incident/{one.id}".encode()).hexdigest()[:16]
             look_at = one.detected_at + _FIRST_LOOK_MS
-            home = self._books[name] = Book(name, one.detected_at, look_at=look_at, wait_ms=self._refresh_ms)
+            home = self._books[name] = Book(name, one.detected_at, look_at=look_at)
             self._due = min(self._due, home.look_at)
         changed = {home.id: None}
         for other in books[1:]:
@@ -188,7 +187,7 @@ class Correlator:
             ]:
                 self._put(member, home)
         if home.closed_at is not None:
-            home.closed_at, home.wait_ms = None, self._refresh_ms
+            home.closed_at, home.wait_ms = None, REFRESH_MS
             home.look_at = one.detected_at + _FIRST_LOOK_MS
             self._due = min(self._due, home.look_at)
         return list(changed)
@@ -201,7 +200,7 @@ class Correlator:
             self._books[one.incident].members.remove(finding)
         one.incident = home.id
         home.members.append(finding)
-        while len(home.members) > self._config.most_members:
+        while len(home.members) > MOST_MEMBERS:
             self._drop(home)
 
     def _drop(self, book: Book) -> None:
@@ -264,7 +263,7 @@ class Correlator:
         for number in self._rows_to.get(one.fault, ()):
             row = self._table.rows[number]
             for key, other in self._candidates(one, row.over, (one.fault,) if row.same else row.cause, now):
-                score = edge_score(row, other, one, before_s=self._config.before_s, hold_s=self._config.hold_s)
+                score = edge_score(row, other, one, hold_s=self._config.hold_s)
                 if score is not None:
                     yield Edge(other.id, one.id, number, key, score)
 
@@ -282,7 +281,7 @@ class Correlator:
         for number in self._rows_from.get(one.fault, ()):
             row = self._table.rows[number]
             for key, other in self._candidates(one, row.over, (one.fault,) if row.same else row.effect, now):
-                score = edge_score(row, one, other, before_s=self._config.before_s, hold_s=self._config.hold_s)
+                score = edge_score(row, one, other, hold_s=self._config.hold_s)
                 if score is not None:
                     yield Edge(one.id, other.id, number, key, score)
 
@@ -309,8 +308,8 @@ class Correlator:
         members = [self._found[name] for name in book.members]
         began = min(one.started_at for one in members)
         until = book.closed_at if book.closed_at is not None else now
-        book.losses.update(members, began, until, now, self._places, self._paces, self._config)
-        return book.losses.impact(members, self._places, self._config)
+        book.losses.update(members, began, until, now, self._places, self._paces)
+        return book.losses.impact(members, self._places)
 
     def _revise(self, book: Book, at: Instant) -> Incident:
         """Return a new revision; one that has no findings any more is reported as joined, and forgotten."""
@@ -341,7 +340,7 @@ class Correlator:
         if book.closed_at is not None and not book.counted:
             book.counted = True
             self._offenders.count(root, book.opened_at)
-        return revise(basis, self._table, self._config)
+        return revise(basis, self._table)
 
     def _forget(self, now: Instant) -> None:
         """Forget closed incidents that nothing can be joined to any more, and of too many the oldest."""

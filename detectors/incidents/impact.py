@@ -2,17 +2,22 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from detectors.contract import Instant
-from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.pace import Paces
 from detectors.incidents.places import Places
 from detectors.incidents.ranking import Sighted
 from detectors.incidents.report import Impact, Touched
 
+SLOWED: Final = 1.03
+"""Of the usual step time: a job that only may be touched (a mount's, a switch's) counts when its steps show it; medians
+of steps vary by about 1 % (nanoGPT logs)."""
 _LOOK_BACK_MS = 3_600_000
 """A job's usual step time is that of the hour before the incident."""
+_STOOD_MS: Final = 180_000
+"""A pause so much longer than a step is a stand-still: job_health calls a job hung then, checkpoints to slow storage
+take a minute or two."""
 _USUAL_PAUSE = 1.5
 """A pause so much longer than the job's longest of the hour before is no checkpoint or evaluation of its own."""
 _STOPPED_STEPS = 3.0
@@ -39,9 +44,9 @@ class Loss:
     settled: bool = False
     """The job was over when it was last worked out."""
 
-    def counts(self, slowed_factor: float) -> bool:
+    def counts(self) -> bool:
         """Return whether the job is affected."""
-        return self.sure or self.stood_ms > 0 or (self.factor or 1.0) >= slowed_factor
+        return self.sure or self.stood_ms > 0 or (self.factor or 1.0) >= SLOWED
 
 
 class Losses:
@@ -58,7 +63,6 @@ class Losses:
         now: Instant,
         places: Places,
         paces: Paces,
-        config: IncidentConfig,
     ) -> None:
         """Work out the figures at `now` of an incident that lasts from `began` to `until`."""
         for one in members:
@@ -71,7 +75,7 @@ class Losses:
             if stay is not None and stay.job.start == loss.start:
                 loss.end = stay.end
             if not loss.settled:
-                self._work_out(name, loss, began, until, now, paces, config)
+                self._work_out(name, loss, began, until, now, paces)
 
     def _meet(self, name: str, sure: bool, began: Instant, now: Instant, places: Places, paces: Paces) -> None:
         known, stay = self.jobs.get(name), places.stays.get(name)
@@ -85,9 +89,7 @@ class Losses:
         self.jobs[name] = Loss(gpus, nodes, stay.job.start, sure, stay.end, before.step_s, before.pause_ms)
 
     @staticmethod
-    def _work_out(
-        name: str, loss: Loss, began: Instant, until: Instant, now: Instant, paces: Paces, config: IncidentConfig
-    ) -> None:
+    def _work_out(name: str, loss: Loss, began: Instant, until: Instant, now: Instant, paces: Paces) -> None:
         begin = max(began, loss.start)
         stop = min(until, now, until if loss.end is None else loss.end)
         loss.settled = loss.end is not None and loss.end <= until
@@ -99,7 +101,7 @@ class Losses:
             loss.factor = max(1.0, during.step_s / loss.usual_s)
         still = paces.waiting_ms(name, stop)
         pause_ms = min(max(during.pause_ms, still), stop - begin)
-        if pause_ms > max(config.stood_s * 1000 + usual_ms, _USUAL_PAUSE * loss.usual_pause_ms):
+        if pause_ms > max(_STOOD_MS + usual_ms, _USUAL_PAUSE * loss.usual_pause_ms):
             loss.stood_ms = max(loss.stood_ms, pause_ms - round(usual_ms))
             loss.factor = max(loss.factor or 1.0, pause_ms / usual_ms)
             slow = max(1.0, (during.step_s or loss.usual_s) / loss.usual_s)
@@ -107,13 +109,13 @@ class Losses:
             slow = loss.factor or 1.0
         lost_ms = loss.stood_ms + max(0, stop - begin - loss.stood_ms) * (1 - 1 / slow)
         loss.hours = loss.gpus * min(stop - begin, lost_ms) / _HOUR_MS
-        unhurt = not loss.stood_ms and slow < config.slowed_factor
+        unhurt = not loss.stood_ms and slow < SLOWED
         if loss.settled and unhurt and still > _STOPPED_STEPS * usual_ms:
             loss.factor = None  # the steps before it stopped do not show what that cost
 
-    def impact(self, members: Iterable[Sighted], places: Places, config: IncidentConfig) -> Impact:
+    def impact(self, members: Iterable[Sighted], places: Places) -> Impact:
         """Return what it cost so far."""
-        counted = {name: loss for name, loss in self.jobs.items() if loss.counts(config.slowed_factor)}
+        counted = {name: loss for name, loss in self.jobs.items() if loss.counts()}
         known = {name: stay for name in counted if (stay := places.stays.get(name)) is not None}
         nodes = {node for stay in known.values() for node in stay.job.nodes}
         long_over = sum(loss.nodes for name, loss in counted.items() if name not in known)

@@ -70,13 +70,6 @@ class IncidentConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     hold_s: float = Field(gt=0)
-    refresh_s: float = Field(ge=60)
-    history_days: float = Field(gt=0)
-    shared_from: int = Field(ge=2)
-    slowed_factor: float = Field(gt=1)
-    stood_s: float = Field(gt=0)
-    before_s: float = Field(ge=0)
-    most_members: int = Field(ge=2)
 
 
 class Knowledge(BaseModel):

@@ -1,11 +1,12 @@
 """Repeat offenders: which machines were the root of incidents again and again, over the last weeks."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from detectors.contract import Entity, Instant
 
-_DAY_MS = 86_400_000
+_SPAN_MS: Final = 28 * 86_400_000
+"""Meta finds lemon nodes by 28 days of signals (Revisiting Reliability, HPCA 2025)."""
 _MOST_KEPT = 64
 """Incidents kept of one thing: nobody needs to count further."""
 _MOST_THINGS = 50_000
@@ -24,8 +25,7 @@ def things_of(entity: Entity) -> Iterator[Thing]:
 class Offenders:
     """When each thing was the root of an incident."""
 
-    def __init__(self, days: float) -> None:
-        self._span = int(days * _DAY_MS)
+    def __init__(self) -> None:
         self._times: dict[Thing, list[Instant]] = {}
 
     def count(self, entity: Entity, at: Instant) -> None:
@@ -46,14 +46,14 @@ class Offenders:
             times = list(self._times.get(thing, ()))
             if but in times:
                 times.remove(but)
-            ages = [now - at for at in times if 0 <= now - at < self._span]
+            ages = [now - at for at in times if 0 <= now - at < _SPAN_MS]
             if ages:
-                yield thing, len(ages), sum(1 - age / self._span for age in ages)
+                yield thing, len(ages), sum(1 - age / _SPAN_MS for age in ages)
 
     def forget(self, now: Instant) -> None:
         """Forget what is older than the span."""
         for thing, times in list(self._times.items()):
-            kept = [at for at in times if now - at < self._span]
+            kept = [at for at in times if now - at < _SPAN_MS]
             if kept:
                 self._times[thing] = kept
             else:

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from detectors.contract import Fault, Finding, Instant, Severity
 from detectors.incidents.knowledge import Knowledge, Row
@@ -11,6 +11,9 @@ from detectors.incidents.knowledge import Knowledge, Row
 _LEAST = 0.05
 """A cause with a smaller share is not listed, unless nothing else is."""
 _MOST_RANKED = 8
+_BEFORE_S: Final = 60.0
+"""An effect may seem to begin so long before its cause, where its row has no `before_s`: an onset is known to one or
+two readings, of up to 30 s in dcgm-exporter's default."""
 AGAIN = -1
 """In place of a row's number: the same fault on the same entity, not long after it was over."""
 
@@ -116,7 +119,7 @@ def _reached(start: str, onward: Mapping[str, Sequence[Edge]]) -> dict[str, floa
     return best
 
 
-def edge_score(row: Row, cause: Sighted, effect: Sighted, *, before_s: float, hold_s: float) -> float | None:
+def edge_score(row: Row, cause: Sighted, effect: Sighted, *, hold_s: float) -> float | None:
     """Return how likely `cause` caused `effect` by a row, from the times alone; None if they do not fit.
 
     Of findings of the same trouble the one that began first leads, and of two at once the wider entity.
@@ -127,7 +130,7 @@ def edge_score(row: Row, cause: Sighted, effect: Sighted, *, before_s: float, ho
             return None
         share = 0.0  # all follow the leader, and not one another
     else:
-        before = before_s if row.before_s is None else row.before_s
+        before = _BEFORE_S if row.before_s is None else row.before_s
         if not -before <= lag_s <= row.lag_s:
             return None
         share = lag_s / row.lag_s if lag_s >= 0 else -lag_s / before

@@ -3,13 +3,17 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from detectors.contract import Entity, Instant, Severity
-from detectors.incidents.knowledge import IncidentConfig, Knowledge
+from detectors.incidents.impact import SLOWED
+from detectors.incidents.knowledge import Knowledge
 from detectors.incidents.ranking import AGAIN, Edge, Ranked, Sighted
 from detectors.incidents.report import Cause, Impact, Incident, Link, Member, Offender, Touched
 
 _RANKS: Mapping[Severity, int] = {"info": 0, "ticket": 1, "page": 2}
+_SHARED_FROM: Final = 2
+"""Two nodes of a rack within a minute are no coincidence (a power distribution unit feeds six, Vela report)."""
 _ENDED_MS = 1_800_000
 """A job that ends so soon after something broke may have been ended by it (collective timeouts: 10 to 30 min)."""
 
@@ -31,10 +35,10 @@ class Basis:
     offenders: Sequence[Offender]
 
 
-def revise(basis: Basis, table: Knowledge, config: IncidentConfig) -> Incident:
+def revise(basis: Basis, table: Knowledge) -> Incident:
     """Return the revision: causes ranked, the chain in order of time, and a line that says it all."""
     members = sorted(basis.members, key=lambda one: (one.started_at, one.detected_at, one.id))
-    shared = _shared(members, basis.parents, table, config)
+    shared = _shared(members, basis.parents, table)
     causes = tuple(_cause(entry, members, shared) for entry in basis.ranked)
     return Incident(
         id=basis.id,
@@ -49,7 +53,7 @@ def revise(basis: Basis, table: Knowledge, config: IncidentConfig) -> Incident:
         causes=causes,
         members=tuple(_member(one) for one in members),
         unlisted=basis.unlisted,
-        chain=_chain(members, basis, table, config),
+        chain=_chain(members, basis, table),
         impact=basis.impact,
         offenders=tuple(basis.offenders),
     )
@@ -84,9 +88,7 @@ def where(entity: Entity) -> str:
     return " ".join(f"GPU {entity[key]}" if key == "gpu" else str(entity[key]) for key in order if key in entity)
 
 
-def _shared(
-    members: Sequence[Sighted], parents: Mapping[str, Edge], table: Knowledge, config: IncidentConfig
-) -> dict[str, str]:
+def _shared(members: Sequence[Sighted], parents: Mapping[str, Edge], table: Knowledge) -> dict[str, str]:
     """Return, by finding that leads several of the same trouble, what they have in common."""
     followers: dict[tuple[str, int, str], list[str]] = defaultdict(list)
     for edge in parents.values():
@@ -97,7 +99,7 @@ def _shared(
     for (leader, row, key), effects in sorted(followers.items()):
         lot = [by_id[name] for name in (leader, *effects) if name in by_id]
         things = {where({k: v for k, v in one.entity.items() if k != "gpu"}) for one in lot}
-        if len(things) >= config.shared_from and leader in by_id:
+        if len(things) >= _SHARED_FROM and leader in by_id:
             span_s = (max(one.started_at for one in lot) - min(one.started_at for one in lot)) / 1000
             kind, _, name = key.partition(":")
             found[leader] = f"{len(things)} in {kind} {name} within {span_s:.0f} s: its {table.rows[row].named}"
@@ -135,7 +137,7 @@ def _member(one: Sighted) -> Member:
     )
 
 
-def _chain(members: Sequence[Sighted], basis: Basis, table: Knowledge, config: IncidentConfig) -> tuple[Link, ...]:
+def _chain(members: Sequence[Sighted], basis: Basis, table: Knowledge) -> tuple[Link, ...]:
     """Return what came before the root, what followed from what, what it did to the part, and what jobs felt."""
     root = basis.ranked[0].finding
     before, after = [], []
@@ -145,7 +147,7 @@ def _chain(members: Sequence[Sighted], basis: Basis, table: Knowledge, config: I
             before.append(Link(f"seen:{words}", root.id, "evidence", sign.because, root.score))
         else:
             after.append(Link(root.id, f"seen:{words}", "evidence", sign.because, root.score))
-    return (*before, *_links(members, basis.parents, table), *after, *_felt(root, basis.impact, config))
+    return (*before, *_links(members, basis.parents, table), *after, *_felt(root, basis.impact))
 
 
 def _links(members: Sequence[Sighted], parents: Mapping[str, Edge], table: Knowledge) -> list[Link]:
@@ -159,22 +161,22 @@ def _links(members: Sequence[Sighted], parents: Mapping[str, Edge], table: Knowl
     return links
 
 
-def _felt(root: Sighted, impact: Impact, config: IncidentConfig) -> list[Link]:
+def _felt(root: Sighted, impact: Impact) -> list[Link]:
     """Return what the jobs felt: slower steps, no steps, their end."""
     if "job_id" in root.entity and len(impact.jobs) == 1 and not impact.gpu_hours_lost:
         return []
     return [
         Link(root.id, f"job:{job.job_id}", "job", words, 1.0)
         for job in impact.jobs
-        if (words := _job_words(job, root.started_at, config))
+        if (words := _job_words(job, root.started_at))
     ]
 
 
-def _job_words(job: Touched, began: Instant, config: IncidentConfig) -> str:
+def _job_words(job: Touched, began: Instant) -> str:
     words = []
     if job.stood_s:
         words.append(f"no step for {job.stood_s:.0f} s")
-    elif job.step_time_factor is not None and job.step_time_factor >= config.slowed_factor:
+    elif job.step_time_factor is not None and job.step_time_factor >= SLOWED:
         words.append(f"its steps take {job.step_time_factor:.2f} times as long")
     if job.ended_at is not None and 0 <= job.ended_at - began <= _ENDED_MS:
         words.append(f"it ended {(job.ended_at - began) / 1000:.0f} s after the onset")

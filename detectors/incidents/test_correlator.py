@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from detectors.contract import Batch, Fault, Finding, Instant, Severity, State, finding_id
 from detectors.fleet.fleet import Fleet, Job, JobEvent
+from detectors.incidents.book import MOST_MEMBERS
 from detectors.incidents.correlator import Correlator
-from detectors.incidents.knowledge import TABLE
 from detectors.incidents.report import Incident
 
 START: Instant = 1_700_000_040_000
@@ -248,15 +248,14 @@ def test_a_job_that_stands_still_loses_all_its_time() -> None:
 
 
 def test_an_incident_of_very_many_findings_is_bounded_and_says_so() -> None:
-    most = 24
     port: dict[str, str | int] = {"node": "n1", "nic": "mlx0"}
     findings = []
-    for number in range(most + 50):
+    for number in range(MOST_MEMBERS + 50):
         flap = finding("link_flap", port, number * 100)
         findings += [flap, over(flap, number * 100 + 50)]
-    correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY), TABLE.configure({"most_members": most}))
+    correlator = Correlator(TOPOLOGY, Fleet(TOPOLOGY))
     (*_, incident) = correlator.take(findings, START + 86_400_000)
-    assert len(incident.members) == most
+    assert len(incident.members) == MOST_MEMBERS
     assert incident.unlisted == 50
     assert incident.causes[0].finding == findings[0].id
 

@@ -12,4 +12,3 @@ class JobHealthConfig(DetectorConfig):
     hang_s: float = Field(gt=0, allow_inf_nan=False)
     loss_rise: float = Field(gt=0)
     grad_rise: float = Field(gt=0)
-    stays_s: float = Field(ge=0)

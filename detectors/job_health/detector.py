@@ -18,7 +18,7 @@ a GPU that never comes to the end of what it computes.
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
 the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How
 improbable a look is says the tail of such residuals here; evidence adds up to the false alarms allowed. A finding needs
-a rise that stays for `stays_s`, 8 steps and two reports: of `loss_rise`, of `grad_rise`, or part of both; the gradient
+a rise that stays for 120 s, 8 steps and two reports: of `loss_rise`, of `grad_rise`, or part of both; the gradient
 counts for nothing while the loss still falls fast. Not a number is stated: a loss twice in a row (the weights are
 spoilt), a gradient 32 times (every loss scale is exhausted; single overflows are how fp16 works). Going back to an
 earlier iteration, and other work a step, begin a new course. It is wrong where the data change for good at the same
@@ -93,7 +93,7 @@ class JobHealth(BaseDetector):
         self._steps, self._work = StepPace(), Pace()
         """When each job made steps, and when its GPUs worked."""
         self._alerts = np.log1p([[self._config.loss_rise], [self._config.grad_rise]])
-        self._courses = {name: Course(name, self.tails, self._config.stays_s) for name in SIGNALS}
+        self._courses = {name: Course(name, self.tails) for name in SIGNALS}
         self._judge = HangJudge(
             self._config, fleet, self._slots, self._lines, self._links, self._writes, self._activity, self.tails
         )

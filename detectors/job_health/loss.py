@@ -22,8 +22,10 @@ _NEXT: Final = np.minimum(np.arange(WINDOW) + 1, WINDOW - 1)
 """Which look came after each; the last is its own."""
 FEW_STEPS: Final = 8
 """A bad batch is felt for some steps: what stays up does so for more than these."""
+_STAYS_MS: Final = 120_000
+"""A degradation is due within three minutes; spikes of the loss that recover do so within some steps."""
 _MOST_OF_IT = 0.75
-"""Reports that are far apart need not be of exactly `stays_s`."""
+"""Reports that are far apart need not be of exactly that."""
 _LEAST_LOOKS = 2
 """However far apart reports are: one alone may be of a bad batch."""
 _BLOCK, _BLOCK_LOOKS, _BLOCK_STEPS, _BLOCK_MS = 16, 4, 8, 60_000
@@ -132,10 +134,9 @@ class Course(Evidence):
     bad_since: IntArray = column(-1)
     held_since: IntArray = column(-1)
 
-    def __init__(self, name: str, tails: Tails, stays_s: float) -> None:
+    def __init__(self, name: str, tails: Tails) -> None:
         super().__init__()
         self._known, self._tail = _KNOWN[name], tails[name]
-        self._stays_ms = int(1000 * stays_s)
 
     def take(self, steps: Steps, held: BoolArray) -> None:
         """Take the reports since the last point of the grid; `held` (jobs,): what is under suspicion is not learnt."""
@@ -299,7 +300,7 @@ class Course(Evidence):
     def rise(self) -> tuple[FloatArray, BoolArray]:
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 
-        The looks of the last `stays_s`, and of `FEW_STEPS` at least, which may be a few where only every tenth step
+        The looks of the last 120 s, and of `FEW_STEPS` at least, which may be a few where only every tenth step
         is reported. It stays if four of five lie above half the rise, and it is not falling back: a spike that the
         optimiser recovers from falls by a tenth within half of them, by more than they scatter.
         """
@@ -321,7 +322,7 @@ class Course(Evidence):
         """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
         steps = np.fmax(self.recent_step[-1] - self.recent_step, _AFTER)
         age = np.where(self.recent_at < 0, 0, self.recent_at[-1] - self.recent_at)
-        inside = (age <= self._stays_ms) | (age[_NEXT] < _MOST_OF_IT * self._stays_ms)
+        inside = (age <= _STAYS_MS) | (age[_NEXT] < _MOST_OF_IT * _STAYS_MS)
         inside &= self.recent_at >= 0
         inside |= (steps[_NEXT] < FEW_STEPS - 1) | (_AFTER < _LEAST_LOOKS)
         return np.where(np.isfinite(self.recent), self.recent, -np.inf), inside

@@ -39,7 +39,7 @@ def test_a_loss_that_falls_back_slowly_is_one_finding_until_it_is_back() -> None
 
 def test_a_state_without_what_is_known_of_the_past_takes_it_from_the_blocks() -> None:
     def begun() -> Course:
-        course = Course("loss", Tails(), 120)
+        course = Course("loss", Tails())
         course.grow(2)
         return course
 

@@ -9,9 +9,5 @@ class LinkFaultConfig(DetectorConfig):
     """The settings of link_fault."""
 
     confirm_s: float = Field(ge=0)
-    release_s: float = Field(ge=0, le=240)
     flap_downs: int = Field(ge=2, le=8)
-    flap_window_s: float = Field(gt=0)
     errors_per_s: float = Field(gt=0)
-    errors: float = Field(gt=0)
-    rail_quiet_s: float = Field(gt=0)

@@ -42,7 +42,7 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
 from detectors.link_fault.together import Together
-from detectors.link_fault.verdicts import FLAP_HOLD_MS, Judge, Verdict
+from detectors.link_fault.verdicts import FLAP_HOLD_MS, FLAP_WINDOW_MS, Judge, Verdict
 from detectors.spec import load_spec
 
 _ACTIONS: Final = {
@@ -52,6 +52,8 @@ _ACTIONS: Final = {
     "link_errors": "clean and reseat the transceiver, compare its light levels with its peers', replace the cable",
 }
 _MOVED_MS: Final = 30_000
+_RELEASE_MS: Final = 60_000
+"""A link that comes up for less is still the same fault (policy)."""
 
 
 class LinkFault(BaseDetector):
@@ -73,7 +75,7 @@ class LinkFault(BaseDetector):
         self._roster = Roster(fleet)
         self._states = {"nic": States("nic", self.tails), "switch": States("switch", self.tails)}
         self._errors = {"nic": Errors(config, "nic", self.tails), "switch": Errors(config, "switch", self.tails)}
-        self._rails = Rails(config)
+        self._rails = Rails()
         self._gpus = Attendance("dcgm")
         self._lines = Lines(fleet)
         self._announced = Announced()
@@ -122,9 +124,8 @@ class LinkFault(BaseDetector):
             states.look(now)
         self._nodes.measure()
         self._judge.look(now)
-        window = self._config.flap_window_s * 1000
-        self._flapped.forget(now - window)
-        self._erred.forget(now - window)
+        self._flapped.forget(now - FLAP_WINDOW_MS)
+        self._erred.forget(now - FLAP_WINDOW_MS)
         found = self._close(now)
         for verdict in self._verdicts(now):
             found += self._take_up(now, verdict)
@@ -202,14 +203,14 @@ class LinkFault(BaseDetector):
                 case.memo["fine_at"] = -1
             elif case.memo["fine_at"] < 0:
                 case.memo["fine_at"] = now
-            held = 0.0 if case.fault == "link_errors" else self._config.release_s * 1000
+            held = 0 if case.fault == "link_errors" else _RELEASE_MS
             if case.memo["fine_at"] >= 0 and now - case.memo["fine_at"] >= held:
                 over.append(self._end(now, case, "the link is well again"))
         return over
 
     def _is_well(self, case: OpenCase, cable: Cable, now: Instant) -> bool:
         ports = self._together.ports(cable)
-        calm = now - self._judge.last_down(cable) >= FLAP_HOLD_MS - self._config.release_s * 1000
+        calm = now - self._judge.last_down(cable) >= FLAP_HOLD_MS - _RELEASE_MS
         if not ports:  # its kernel's lines are all that is known
             return calm if case.fault == "link_flap" else self._lines.logged_up(cable.ends[0], case.started_at)
         fresh = [(end, states, port) for end, states, port in ports if self._judge.is_fresh(states, port, now)]

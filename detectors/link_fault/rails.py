@@ -1,12 +1,15 @@
 """Rails that fall silent: a NIC that moves nothing any more while its siblings on the node, and its like, go on."""
 
+from typing import Final
+
 import numpy as np
 
 from detectors.contract import Batch, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.counting import COLLECTED_MS, Counter
-from detectors.link_fault.config import LinkFaultConfig
 
+QUIET_MS: Final = 60_000
+"""Longer than checkpoints keep a rail alone from its traffic; its siblings must be moving data (policy)."""
 _DATA = ("port_xmit_data", "port_rcv_data")
 _WORD_BYTES = 4
 _LEARN, _LEARN_PAUSES = 0.1, 0.01
@@ -39,9 +42,9 @@ class Rails(Columns):
     run: IntArray = column(-1)
     carried: FloatArray = column(0.0)
 
-    def __init__(self, config: LinkFaultConfig) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._config, self.counted = config, Counter(len(_DATA))
+        self.counted = Counter(len(_DATA))
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each NIC."""
@@ -76,7 +79,7 @@ class Rails(Columns):
 
     def quiet(self, last: IntArray, usual: FloatArray) -> IntArray:
         """Return the NICs that moved data and, last heard at `last`, have not for long."""
-        least = np.fmax(self._config.rail_quiet_s * 1000, 4 * usual)
+        least = np.fmax(QUIET_MS, 4 * usual)
         known = (self.learnt >= _LEARNT) & (self.moved >= 0)
         return np.flatnonzero(known & (last - np.maximum(self.moved, self.either) >= least))
 

@@ -16,13 +16,15 @@ from detectors.link_fault.config import LinkFaultConfig
 from detectors.link_fault.errors import LOOK_MS, Errors
 from detectors.link_fault.lines import Lines, evidence_of
 from detectors.link_fault.nodes import Nodes
-from detectors.link_fault.rails import Rails
+from detectors.link_fault.rails import QUIET_MS, Rails
 from detectors.link_fault.states import TOGETHER_MS, States
 from detectors.link_fault.together import Together
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
 """What has kept its link for longer does not flap now; errors so soon after a loss of link are its companions."""
+FLAP_WINDOW_MS: Final = 900_000
+"""Azure counts 5 losses in 24 h; three in a quarter of an hour are no accident (policy)."""
 FLAP_HOLD_MS: Final = 240_000
 """Two losses within it are one flap; a resolve is due within five minutes."""
 _CALM_MS = 180_000
@@ -85,7 +87,7 @@ class Judge:
 
     def flaps(self, now: Instant, closed: Mapping[End, Instant]) -> Iterator[Verdict]:
         """Yield the cables that lose their link again and again; `closed` says when a flap of one was over, by end."""
-        since, times = now - int(self._config.flap_window_s * 1000), self._config.flap_downs
+        since, times = now - FLAP_WINDOW_MS, self._config.flap_downs
         suspects = {
             self._cables.of(kind, int(port))
             for kind, states in self._states.items()
@@ -191,7 +193,7 @@ class Judge:
             cable = self._cables.with_end(end)
             if end[0] != "nic" or self._ports(cable):
                 continue
-            again = any(since - self._config.flap_window_s * 1000 < at < since for at in self._lines.downs(end, -1))
+            again = any(since - FLAP_WINDOW_MS < at < since for at in self._lines.downs(end, -1))
             job = self._fleet.job_of(end[1])
             # A port that nobody uses has such a line at a boot, too, before its node has a job.
             used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
@@ -229,8 +231,7 @@ class Judge:
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
-        window = self._config.flap_window_s * 1000
-        return any(since - window < at < since - TOGETHER_MS for at in self.losses(cable))
+        return any(since - FLAP_WINDOW_MS < at < since - TOGETHER_MS for at in self.losses(cable))
 
     def look(self, now: Instant) -> None:
         """Look at the errors of the ports that it is time for; those that come with a loss of link are the loss's."""
@@ -330,8 +331,8 @@ class Judge:
 
     def _others_move(self, end: End, siblings: list[int], nodes: tuple[str, ...], since: Instant, now: Instant) -> bool:
         """Return whether the siblings on the node, and most NICs of the rail on the job's nodes, go on moving data."""
-        steady = now - int(self._config.rail_quiet_s * 1000)
-        late = max(now - int(self._config.rail_quiet_s * 500), since)
+        steady = now - QUIET_MS
+        late = max(now - QUIET_MS // 2, since)
         if len(self._rails.moves(siblings, steady, late)) < len(siblings):
             return False
         alike = [self._cables.index(("nic", node, end[2])) for node in nodes if node != end[1]]

@@ -9,6 +9,3 @@ class NodeDownConfig(DetectorConfig):
     """The thresholds of node_down."""
 
     least_s: float = Field(gt=0)
-    least_readings: float = Field(ge=2)
-    reboot_s: float = Field(ge=0)
-    release_s: float = Field(ge=0, le=240)

@@ -40,7 +40,17 @@ from detectors.contract import (
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import LATE, Attendance, Lapses, Progress, Roster, believed, chance_allowed
+from detectors.fleet.presence import (
+    LATE,
+    LEAST_READINGS,
+    REBOOT_MS,
+    Attendance,
+    Lapses,
+    Progress,
+    Roster,
+    believed,
+    chance_allowed,
+)
 from detectors.fleet.scheduling import Scheduler
 from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.cases import MISSED, Case, bmc_in_a_word
@@ -59,14 +69,15 @@ _CYCLE_MS: Final = 180_000
 """A power cycle by the BMC, or a loss of AC that its supplies come back from, takes seconds to a minute."""
 _STUCK_MS: Final = 150_000
 """Policy of `job_health`: GPUs that wait for others for so long hang, and their node is silent since. Where scrapes are
-seldom that is sooner than `least_readings`."""
+seldom that is sooner than nine readings."""
 _FEED_SHARE: Final = 0.8
 """When nearly all that report are silent at once, and so are all jobs, it is our feed and not the cluster."""
 _FORGET_MS: Final = 86_400_000
 """A node silent for a day is no longer news, and not counted among those that report."""
 _LATELY_MS: Final = 300_000
 """A line of its own within five minutes shows a node alive: programs that run print one as often, mostly."""
-_RELEASE_INTERVALS: Final = 3
+_RELEASE_MS, _RELEASE_INTERVALS = 60_000, 3
+"""A node that boots twice is one finding; well within the five minutes in which a resolve is due (policy)."""
 _IDLE: Final = "idle"
 """The aspect of a node without work of which nothing but its silence speaks."""
 
@@ -182,30 +193,29 @@ class NodeDown(BaseDetector):
         if case.stopped is False:
             return False  # its job's next step may still come
         allowed = chance_allowed(self._config.false_alarms_per_100_node_days, case.usual)
-        least = self._config.least_readings
-        work_stands = case.job_id is not None and (case.draws_less or case.paused >= least)
+        work_stands = case.job_id is not None and (case.draws_less or case.paused >= LEAST_READINGS)
         stuck = case.stopped is None and min(case.paused, case.missed) * case.usual >= _STUCK_MS
-        sure = case.odds <= allowed or (work_stands and case.missed >= least) or stuck
+        sure = case.odds <= allowed or (work_stands and case.missed >= LEAST_READINGS) or stuck
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
     def _stays_off(self, case: Case, now: Instant) -> bool:
         """Return whether a node without a job draws no power for longer than one that is power-cycled."""
-        return now - case.last >= max(_CYCLE_MS, self._config.least_readings * case.usual)
+        return now - case.last >= max(_CYCLE_MS, LEAST_READINGS * case.usual)
 
     def _is_silent_for_good(self, case: Case, now: Instant) -> bool:
         """Return whether silence alone says it: longer than nodes here are ever silent, of all its streams at once."""
         needed = float(self._silence.needed[case.number])
         if case.job_id is None:
-            needed = max(needed, self._config.reboot_s * 1000)
+            needed = max(needed, REBOOT_MS)
         if now - case.last < needed or not self._silence.at_once(case.number):
             return False
         draws_on = case.stopped is not True and self._watts.held(case.number, case.last)
-        if draws_on and now - case.last >= self._config.reboot_s * 1000:
+        if draws_on and now - case.last >= REBOOT_MS:
             self._excused[case.node] = case.last  # so long at work it is its collector, and idle when the work is over
         return not draws_on and not self._is_a_collector(case, now)
 
     def _lives(self, case: Case, now: Instant) -> bool:
-        outlived = case.last + int(self._config.least_readings * case.usual)
+        outlived = case.last + int(LEAST_READINGS * case.usual)
         word = self._scheduler.alive(case.node, case.last + int(case.usual))
         if word is not None and word.at > outlived:
             self._excused[case.node] = case.last  # what runs on it outlived what a crash could explain
@@ -351,7 +361,7 @@ class NodeDown(BaseDetector):
             if memo["back_at"] < 0:
                 memo["back_at"] = last
                 continue
-            if last - memo["back_at"] >= np.fmax(self._config.release_s * 1000, _RELEASE_INTERVALS * usual):
+            if last - memo["back_at"] >= np.fmax(_RELEASE_MS, _RELEASE_INTERVALS * usual):
                 back_s = (now - memo["back_at"]) / 1000
                 lasted_s = max(memo["back_at"] - entry.started_at, 0) / 1000
                 reason = f"it reports again since {back_s:.0f} s"

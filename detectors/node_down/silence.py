@@ -6,7 +6,7 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
-from detectors.fleet.presence import LATE, NEVER, Attendance, Lapses, Roster, too_long
+from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Lapses, Roster, too_long
 from detectors.node_down.config import NodeDownConfig
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
@@ -68,7 +68,7 @@ class Silence(Columns):
         self.silent_ms = np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
         self.missed = np.fmax(self.silent_ms / np.maximum(self.usual, 1.0), 0.0)
         needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, config.least_s, 0.0)
-        self.needed = np.maximum(needed, config.least_readings * slowest)
+        self.needed = np.maximum(needed, LEAST_READINGS * slowest)
 
     def beside(self, node: int, now: Instant) -> int:
         """Return how many nodes are silent for about as long as one of them, or were until a moment ago."""

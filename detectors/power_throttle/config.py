@@ -12,4 +12,3 @@ class PowerThrottleConfig(DetectorConfig):
     power_ratio: float = Field(gt=0, lt=1)
     confirm_readings: int = Field(ge=1, le=8)
     limit_ratio: float = Field(gt=0, lt=1)
-    release_s: float = Field(gt=0, le=240)

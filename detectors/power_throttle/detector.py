@@ -54,8 +54,9 @@ _SUPPLY: Final = "supply"
 """The aspects of findings that are about a power limit, or a supply whose load is carried, and not about a brake."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
-_UNSURE_MS: Final = 230_000
-"""Where nobody says that a brake is off, it may be back: as long as a page, resolved within five minutes, allows."""
+_RELEASE_MS, _UNSURE_MS = 24_000, 230_000
+"""Six readings at 5 s, two at slow cadences: a brake that flutters is one finding. Where nobody says that it is off, it
+may be back: as long as a page, resolved within five minutes, allows."""
 _RETURN_MS, _RETURNED_MS = 3_600_000, 1_800_000
 """What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _CARRIED_MS: Final = 120_000
@@ -249,7 +250,7 @@ class PowerThrottle:
             since = self._gpus.free_since[heard]
             # Where the driver says that the brake is off, it is.
             sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
-            patience = self._config.release_s * 1000 if sure else _UNSURE_MS
+            patience = _RELEASE_MS if sure else _UNSURE_MS
             if case.memo.get("again"):
                 patience = _RETURNED_MS
             if heard.any() and ((since >= 0) & (now - since >= patience)).all():

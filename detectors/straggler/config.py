@@ -7,7 +7,6 @@ from pydantic import Field
 from detectors.contract import DetectorConfig
 
 _Share = Annotated[float, Field(gt=0, lt=1)]
-_Seconds = Annotated[float, Field(gt=0)]
 
 
 class StragglerConfig(DetectorConfig):
@@ -15,6 +14,3 @@ class StragglerConfig(DetectorConfig):
 
     effect_share: _Share
     job_share: _Share
-    node_share: _Share
-    warm_up_steps: Annotated[int, Field(ge=0)]
-    release_s: _Seconds

@@ -42,7 +42,7 @@ from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
-from detectors.straggler.ranks import Ranks
+from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
 from detectors.straggler.readings import LATE, LONG_WORK, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import Suspect, action_for, report_of
@@ -51,9 +51,11 @@ from detectors.straggler.watch import Watch, gpus_of
 _LONGEST_STEP_S = 86_400.0
 _GAP_MS: Final = 120_000
 _GAP_ROOM: Final = 1.15
-_BRIEF_MS, _HOLD_BRIEF_S, _HOLD_LONGEST_S = 300_000, 420.0, 600.0
-"""What was slow for less than five minutes comes back more likely than not: it is held for longer than that; what comes
-and goes for longer than it ever kept up, but not for ever."""
+_HOLD_MS, _HOLD_LONGEST_MS = 270_000, 600_000
+"""An alert is resolved within five minutes of the fault's end; until then a fault that comes and goes is one. It
+is held for longer than it ever kept up, but not for ever."""
+_BRIEF_MS, _HOLD_BRIEF_MS = 300_000, 420_000
+"""What was slow for less than five minutes comes back more likely than not: it is held for longer than that."""
 _IN_TIME: Final = np.uint64(0b111)
 """Three looks in time, and it keeps up."""
 _HARMLESS_LOOKS: Final = 15
@@ -76,7 +78,7 @@ class _Work(Kept):
 
     def __init__(self, config: StragglerConfig, tails: Tails, rises: Rises, start: Instant) -> None:
         self.start = start
-        self.history = History(config.warm_up_steps)
+        self.history = History(WARM_UP_STEPS)
         self.ranks = Ranks(config, tails, rises)
         self.places: Places | None = None
 
@@ -349,7 +351,7 @@ class Straggler(Kept):
             if nic := case.memo.get("nic"):
                 if self._links.is_slow(case.node, str(nic)):
                     case.memo["slow_at"] = now
-                elif now - case.memo["slow_at"] >= 1000 * self._config.release_s:
+                elif now - case.memo["slow_at"] >= _HOLD_MS:
                     found.append(self._end(now, case, "its link runs at its speed again"))
                 continue
             ranks = np.array(case.memo["ranks"], np.int64)
@@ -371,11 +373,10 @@ class Straggler(Kept):
         return found
 
     def _hold_ms(self, case: OpenCase) -> float:
-        release_s, gap_ms = self._config.release_s, float(case.memo["gap_ms"])
-        if gap_ms:
-            return 1000 * min(max(_GAP_ROOM * gap_ms / 1000, release_s), _HOLD_LONGEST_S)
+        if gap_ms := float(case.memo["gap_ms"]):
+            return min(max(_GAP_ROOM * gap_ms, _HOLD_MS), _HOLD_LONGEST_MS)
         brief = int(case.memo["slow_at"]) - case.started_at < _BRIEF_MS
-        return 1000 * (max(_HOLD_BRIEF_S, release_s) if brief else release_s)
+        return _HOLD_BRIEF_MS if brief else _HOLD_MS
 
     def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
         lasted_s = (case.memo["slow_at"] - case.started_at) / 1000

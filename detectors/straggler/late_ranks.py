@@ -14,7 +14,7 @@ from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.known_causes import CLOCK, KnownCauses
 from detectors.straggler.rank_places import Places
-from detectors.straggler.ranks import Ranks
+from detectors.straggler.ranks import NODE_SHARE, Ranks
 from detectors.straggler.readings import LATE, SIGNALS
 from detectors.straggler.suspects import MOST_NODES, Suspect
 from detectors.straggler.watch import Watch, gpus_of
@@ -61,7 +61,7 @@ class Late:
             members = layout.members(name)
             wealth = float(ranks.wealth(np.array([worst]))[0]) + float(by_clock[worst])
             alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
-            whole = alone or (len(along) > 1 and len(along) >= self._config.node_share * len(mates))
+            whole = alone or (len(along) > 1 and len(along) >= NODE_SHARE * len(mates))
             culprits = mates if whole else np.array([worst])
             gpus = members if whole else members[layout.gpu[members] == places.gpu[worst]]
             number = int(places.gpu[worst])

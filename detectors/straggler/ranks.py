@@ -26,6 +26,10 @@ from detectors.straggler.comparison import APART, FLOOR, LATELY, Comparison, Loo
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.rank_places import Places, individuals
 
+NODE_SHARE: Final = 0.75
+"""Of a node's ranks: a slow host slows all its GPUs, though one may not show it; less than all but one of eight."""
+WARM_UP_STEPS: Final = 3
+"""Compilation, caches and allocators make the first steps of a rank slow and uneven."""
 _MOST_RANKS: Final = 1 << 20
 _LOOK_MS: Final = 10_000
 _MOST_OF, _HALF_OF = 0.9, 0.5
@@ -130,7 +134,7 @@ class Ranks(Comparison):
             return False
         (compute, step, wait, steps), data = self.sums[:, who], self.fed[who]
         self.sums[:], self.fed[:] = 0.0, 0.0
-        if median_of(self.seen[who] - steps) < self._config.warm_up_steps:
+        if median_of(self.seen[who] - steps) < WARM_UP_STEPS:
             return False
         self.step_s = median_of(step / steps)
         self._node = places.node[who]
@@ -275,7 +279,7 @@ class Ranks(Comparison):
         """
         middle, _ = group_medians(behind, self._node, int(self._node.max()) + 1)
         along = np.bincount(self._node, behind >= known_or(middle, np.inf)[self._node] / 2)
-        whole = along >= self._config.node_share * np.bincount(self._node)
+        whole = along >= NODE_SHARE * np.bincount(self._node)
         return np.where(whole[self._node], np.fmax(behind, middle[self._node]), behind)
 
     def _note_costs(self, who: IntArray, keeping_up: FloatArray) -> None:
@@ -307,7 +311,7 @@ class Ranks(Comparison):
             return np.full(len(lag), least)
         along = np.bincount(self._node, lag >= least)
         ranks = np.bincount(self._node)
-        whole = (ranks > 1) & (along >= self._config.node_share * ranks)
+        whole = (ranks > 1) & (along >= NODE_SHARE * ranks)
         return np.where(whole[self._node], least, share)
 
     def _waits_least(self, wait: FloatArray, lag: FloatArray) -> BoolArray:

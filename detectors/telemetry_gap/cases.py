@@ -10,7 +10,7 @@ from detectors.contract import Entity, Instant
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import LATE, Progress
+from detectors.fleet.presence import LATE, LEAST_READINGS, REBOOT_MS, Progress
 from detectors.fleet.scheduling import Scheduler
 from detectors.telemetry_gap.config import TelemetryGapConfig
 from detectors.telemetry_gap.freeze import REPEATS, Freeze
@@ -141,7 +141,7 @@ class Cases(Kept):
         last line of one that dies may come after a lost scrape: a line counts after more silence than that. A node that
         draws far less than it did has left its job.
         """
-        if self._scheduler.alive(name, since + int(self._config.least_readings * usual_ms)):
+        if self._scheduler.alive(name, since + int(LEAST_READINGS * usual_ms)):
             return "its own log lines"
         job = self._job_of(name)
         waited = since + int(3 * usual_ms)
@@ -149,7 +149,7 @@ class Cases(Kept):
         if job is not None and not left and (shown := self._progress.lives_by(job, waited, now)):
             return shown
         stopped = self._progress.stopped(job, now) if job is not None else None
-        if stopped or (job is None and now - since < self._config.reboot_s * 1000):
+        if stopped or (job is None and now - since < REBOOT_MS):
             return ""
         if not self._streams.bmc_all_along(node, since, now):
             return ""

@@ -9,6 +9,3 @@ class TelemetryGapConfig(DetectorConfig):
     """The thresholds of telemetry_gap."""
 
     least_s: float = Field(gt=0)
-    least_readings: float = Field(ge=2)
-    reboot_s: float = Field(ge=0)
-    release_s: float = Field(ge=0, le=240)

@@ -14,12 +14,12 @@ Three or more that stop in the same instant are one collector: one finding, on t
 of life. One GPU that stops while the node's others go on is `gpu_lost`; a node with no sign of life is `node_down`.
 
 It is wrong about a whole collector gone over idle nodes without BMCs (nothing is reported), about a mount or a NIC that
-is taken away for good, about a node without work whose reboot takes longer than `reboot_s` though it draws what it
-did, and it cannot distinguish a frozen NIC from an idle one, so it does not try.
+is taken away for good, about a node without work whose reboot takes longer than a quarter of an hour though it draws
+what it did, and it cannot distinguish a frozen NIC from an idle one, so it does not try.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import LATE, Progress
+from detectors.fleet.presence import LATE, LEAST_READINGS, Progress
 from detectors.fleet.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.telemetry_gap.cases import MOST, TOGETHER, TOGETHER_INTERVALS, Case, Cases
@@ -38,6 +38,9 @@ from detectors.telemetry_gap.streams import Streams
 
 _BACK = 0.8
 """A collector is back when so many of its nodes are: one of them may be down for another reason."""
+_RELEASE_MS: Final = 200_000
+"""A collector that stutters, or restarts again and again, is one gap; as long as a resolve within five minutes allows
+(policy)."""
 
 
 class TelemetryGap(BaseDetector):
@@ -175,7 +178,7 @@ class TelemetryGap(BaseDetector):
                 memo["back_at"] = -1
             elif memo["back_at"] < 0:
                 memo["back_at"] = now
-            if memo["back_at"] < 0 or now - memo["back_at"] < max(self._config.release_s * 1000, 2 * memo["usual_ms"]):
+            if memo["back_at"] < 0 or now - memo["back_at"] < max(_RELEASE_MS, 2 * memo["usual_ms"]):
                 continue
             lasted = {
                 "lasted_s": (memo["back_at"] - entry.started_at) / 1000,
@@ -192,7 +195,7 @@ class TelemetryGap(BaseDetector):
         number = (self._streams.switches if switch else self._streams.nodes).number(member)
         heard = self._streams.of[memo["stream"]].heard
         # Once it is back, single scrapes that get lost do not begin the wait anew.
-        late = LATE if memo["back_at"] < 0 else self._config.least_readings
+        late = LATE if memo["back_at"] < 0 else LEAST_READINGS
         return bool(heard.last[number] > memo["since"] + memo["usual_ms"] and heard.missed(now)[number] < late)
 
     def _moves(self, entry: OpenCase, member: str) -> bool:

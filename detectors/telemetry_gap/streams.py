@@ -12,7 +12,7 @@ from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet.cabling import cables
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import LATE, NEVER, Attendance, Lapses, Roster, reported, too_long
+from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Lapses, Roster, reported, too_long
 from detectors.signals.watts import Watts
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
@@ -96,7 +96,7 @@ class Stream(Kept):
             by_chance &= (gaps < _BOOT_MS) | (dark_at[late] <= heard.last[late] - gaps)
         self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), heard.late_by[by_chance])
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
-        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, config.least_readings)
+        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS)
         self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
 

@@ -11,5 +11,3 @@ class ThermalThrottleConfig(DetectorConfig):
     near_limit_k: float = Field(ge=0, lt=40)
     peer_excess_k: float = Field(gt=0)
     clock_ratio: float = Field(gt=0, lt=1)
-    gpu_confirm_s: float = Field(gt=0)
-    release_s: float = Field(gt=0, le=240)

@@ -42,7 +42,7 @@ from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import load_spec
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
-from detectors.thermal_throttle.heat import Heat
+from detectors.thermal_throttle.heat import RELEASE_S, Heat
 from detectors.thermal_throttle.limits import limits_of
 
 _FAULT: Fault = "thermal_throttle"
@@ -52,6 +52,8 @@ _ALARMED_S: Final = 5.0
 """Two readings at 5 s: the BMC has reported why already."""
 _NODE_S: Final = 20.0
 """Four scrapes of 5 s on most of a node's GPUs."""
+_ALONE_S: Final = 60.0
+"""One GPU alone: the interval of BMC telemetry; by then a fan or the inlet would have been reported."""
 _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
 _RETURN_MS, _RETURNED_S = 3_600_000, 1800.0
@@ -159,7 +161,7 @@ class ThermalThrottle:
             found = self._fire(now, node, WHOLE_NODE, here, mates, alarm, fresh)
             parts = [case for case in self._book.cases() if found and case.node == node and case.gpu != WHOLE_NODE]
             return found + [self._book.resolve(case, now, "now part of the finding on its node") for case in parts]
-        sure = fresh_ones[self._held_for(fresh_ones, self._config.gpu_confirm_s) & self._sure(fresh_ones)]
+        sure = fresh_ones[self._held_for(fresh_ones, _ALONE_S) & self._sure(fresh_ones)]
         return [
             finding
             for gpu in sure.tolist()
@@ -232,7 +234,7 @@ class ThermalThrottle:
         """Close what has been free for long enough; what is silent, or has no fans, stays open."""
         members = self._members(case)
         heard = members[fresh[members]]
-        release_s = _RETURNED_S if case.memo.get("again") else self._config.release_s
+        release_s = _RETURNED_S if case.memo.get("again") else RELEASE_S
         free = self._heat.free_ms[heard] >= release_s * 1000
         if not len(heard) or not free.all() or self._cooling.fan_down(case.node, now):
             return []

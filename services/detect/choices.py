@@ -73,7 +73,7 @@ def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -
     try:
         return TABLE.configure({str(name): value for name, value in given.items()})
     except ValidationError as error:
-        problems = [f"{INCIDENTS}.{text}" for text in texts_of(error, IncidentConfig.model_fields)]
+        problems = texts_of(error, IncidentConfig.model_fields, f"{INCIDENTS}.")
         raise _wrong(path, problems, "detectors/incidents/causes.yaml") from None
 
 
