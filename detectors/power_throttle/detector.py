@@ -6,7 +6,7 @@ clocks and power that fall together on most of a node's GPUs, and on no peers, a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
 of both on a whole node, two fifths of both on one GPU, while they work as much as before and are no warmer than their
 peers. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
-limit: the cap is another's, as a BMC's for a supply that is lost. GPUs that wait for a braked one lose power but keep
+limit, which nobody lowered: the cap is another's, as a BMC's for a lost supply. GPUs that wait for a braked one lose power but keep
 their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket where it
 binds, and a note where it harms nobody; so is a supply whose load the others carry.
 
@@ -95,8 +95,8 @@ class PowerThrottle:
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
         if batch.kind == "bmc":
-            for alarms in (self._supplies, self._cooling):
-                alarms.take_sensors(batch)
+            self._supplies.take_sensors(batch)
+            self._cooling.take_sensors(batch)
         elif batch.kind == "dcgm":
             self._gpus.take(batch)
             self._limits.take(batch, len(self._gpus))
@@ -107,8 +107,7 @@ class PowerThrottle:
         gpus = self._gpus
         for alarms in (self._supplies, self._cooling):
             alarms.advance(now)
-        new = gpus.settle()
-        if np.count_nonzero(new):
+        if np.count_nonzero(new := gpus.settle()):
             self._brake.judge(now, new)
         gpus.look(now)
         fresh = gpus.fresh(now)
@@ -184,8 +183,9 @@ class PowerThrottle:
         return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)
 
     def _capped(self, here: IntArray) -> BoolArray:
-        """Return which GPUs the driver holds at a power cap that is none of its own: far below their limit."""
-        return self._brake.capped(here) & self._limits.unspent(self._gpus, here, self._gpus.watts(here))
+        """Return which GPUs the driver holds far below their limit, which nobody has lowered: at another's cap."""
+        gpus, limits = self._gpus, self._limits
+        return self._brake.capped(here) & limits.unspent(gpus, here, gpus.watts(here)) & ~limits.set_lower(gpus, here)
 
     def _proven(self, now: Instant, here: IntArray, clock: float, power: float, **how: Any) -> BoolArray:
         """Return which GPUs of a node have surely lost so much: see `Brake.proven`."""

@@ -100,9 +100,13 @@ class Limits(Columns):
 
         What the platform itself lowers, as for a supply that is lost, nobody has asked for.
         """
-        asked, first = self.asked[those], self.first[those]
+        return self.set_lower(gpus, those) & (watts >= _BINDS * self.asked[those])
+
+    def set_lower(self, gpus: GpusAtWork, those: IntArray) -> BoolArray:
+        """Return of which of some GPUs somebody has set the limit lower meanwhile."""
+        first = self.first[those]
         before = np.where(np.isfinite(first), first, gpus.limit[those])
-        return np.asarray((asked <= SLOWED * before) & (watts >= _BINDS * asked))
+        return np.asarray(self.asked[those] <= SLOWED * before)
 
     def spent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs count throttled time for a limit that is lower than it was at first.

@@ -114,6 +114,17 @@ def test_a_software_cap_at_a_lowered_limit_is_a_note() -> None:
     assert [one.severity for one in firing(capped_from_200_s(0.7, limit=True))] == ["info"]
 
 
+@pytest.mark.parametrize(("limit_w", "pages"), [(340.0, []), (400.0, ["page"])])
+def test_a_software_cap_is_that_of_a_limit_that_somebody_lowered_then(limit_w: float, pages: list[str]) -> None:
+    """However much less than the limit is drawn: in communication, or as the driver goes by more than a mean."""
+
+    def watts(at: Any, node: Any, _: Any) -> Any:
+        return np.where((node == name(1)) & (at > 200), limit_w, 400.0)
+
+    tape = limited(capped_from_200_s(0.7), watts, "DCGM_FI_DEV_POWER_MGMT_LIMIT")
+    assert [one.severity for one in firing(tape) if one.severity == "page"] == pages
+
+
 def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
     assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
 
