@@ -6,9 +6,9 @@ clocks and power that fall together on most of a node's GPUs, and on no peers, a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
 of both on a whole node, two fifths of both on one GPU, while they work as much as before and are no warmer than their
 peers. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
-limit, which nobody lowered: the cap is another's, as a BMC's for a lost supply. GPUs that wait for a braked one lose power but keep
-their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket where it
-binds, and a note where it harms nobody; so is a supply whose load the others carry.
+limit, which nobody lowered: the cap is another's, as a BMC's for a lost supply. GPUs that wait for a braked one lose
+power but keep their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket
+where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set lower in the middle of a job that has no other, and blind, without bits
 and BMC, to a brake that takes less, or that was on before the node was first seen.
