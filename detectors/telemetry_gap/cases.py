@@ -124,8 +124,12 @@ class Cases(Kept):
             suspect = np.flatnonzero(recent & (heard.missed(now) >= LATE))
             alive = streams.seen_alive(kind, now)
             for node in sorted(ripe.tolist(), key=names.__getitem__):
-                since, usual, name = int(heard.last[node]), float(heard.usual[node]), names[node]
-                near = suspect[np.abs(heard.last[suspect] - since) <= TOGETHER_INTERVALS * usual]
+                usual, name = float(heard.usual[node]), names[node]
+                back_at = self._scheduler.back_at(name)  # its exporters come back after it, one after the other
+                if now - back_at < needed[node]:
+                    continue
+                since = max(int(heard.last[node]), back_at)
+                near = suspect[np.abs(heard.last[suspect] - heard.last[node]) <= TOGETHER_INTERVALS * usual]
                 beside = frozenset(names[other] for other in near.tolist())
                 shown = "other streams" if alive[node] else self._shown_alive(name, node, since, usual, beside, now)
                 if shown and name not in self.excused and not self._accounted_for(name, since + int(usual), now):

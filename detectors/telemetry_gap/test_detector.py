@@ -289,6 +289,18 @@ def test_what_the_scheduler_took_out_is_silent_by_right(message: str) -> None:
     assert entities(without(tape_of(replace(SCENE, logs=[drained])), "dcgm", AT_S, node=NODE)) == []
 
 
+@pytest.mark.parametrize(("until_s", "found"), [(1000, []), (1e9, [1085])], ids=["back", "never back"])
+def test_exporters_of_a_node_that_the_scheduler_takes_back_have_time_to_come_back(
+    until_s: float, found: list[int]
+) -> None:
+    out = line(100, "scheduler", "node-controller: Node v002 cordoned: planned driver upgrade", severity="info")
+    back = line(800, "scheduler", "node-controller: Node v002 uncordoned", severity="info")
+    tape = without(tape_of(replace(SCENE, logs=[out, back], minutes=20)), "dcgm", AT_S, until_s, node=NODE)
+    at = [(one.started_at - START, one.detected_at - START) for one in firing(tape)]
+    assert [detected // 1000 for _, detected in at] == found
+    assert all(800_000 <= started <= 815_000 for started, _ in at)
+
+
 def test_nodes_that_never_reported_and_streams_that_end_with_the_recording_are_no_gaps() -> None:
     tape = without(tape_of(SCENE), "dcgm", 0, node=NODE)
     assert entities(tape) == []
