@@ -224,7 +224,7 @@ class Storage(BaseDetector):
         """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
         config, latency, read = self._config, looks.latency[READ], entities[READ]
         self._waits.grow(len(self._jobs))
-        felt = np.isfinite(self._waits.felt(now)) & (self._waits.share >= config.starving_share)
+        felt = np.isfinite(self._waits.felt(now, now)) & (self._waits.share >= config.starving_share)
         jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
         hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
         waits = np.array([mount in hungry for mount in looks.mounts.tolist()], bool)
@@ -270,7 +270,11 @@ class Storage(BaseDetector):
         rise, latency = np.log(looks.latency[:, place]) - expected[:, place], looks.latency[:, place]
         evidence = self._figures(looks, place, expected)
         users = [job for job, moved in uses.items() if moved[mount] > IDLE]
-        felt = self._waits.felt(now)
+        wealth = float(self._evidence.wealth[pair].max())
+        since = (
+            int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
+        )
+        felt = self._waits.felt(now, since)
         telling = [job for job in users if np.isfinite(felt[job])]
         hungry = [job for job in telling if starving and self._waits.share[job] >= self._config.starving_share]
         held_up = hungry or [job for job in telling if felt[job] >= self._config.wait_rise]
@@ -288,12 +292,8 @@ class Storage(BaseDetector):
         elif not telling or sum(uses[job][mount] for job in telling) < _SPEAK_FOR * float(looks.load[:, place].sum()):
             figures, effect = of_clients(self._usual, looks, place)
             evidence |= figures
-        wealth = float(self._evidence.wealth[pair].max())
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, WINDOW_S)
-        since = (
-            int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
-        )
         severity: Any = "info" if not effect else "page" if starving else "ticket"
         if severity == "info" and self._book.get("storage_slow", {"mount": name}) is not None:
             return []
@@ -335,7 +335,7 @@ class Storage(BaseDetector):
         keys = self._fleet.entities("storage")
         nodes = sorted({str(keys[client][0]) for client in part.clients.tolist()})
         jobs = {job.job_id for node in nodes if (job := self._fleet.job_of(node)) is not None}
-        felt = self._waits.felt(now)
+        felt = self._waits.felt(now, part.since)
         telling = [number for job in sorted(jobs) if np.isfinite(felt[number := self._jobs.number(job)])]
         held_up = [job for job in telling if felt[job] >= self._config.wait_rise]
         latency = self._clients.latency[way]

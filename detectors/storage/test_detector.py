@@ -141,6 +141,16 @@ def test_steps_that_take_longer_are_no_effect_of_a_slow_mount_where_the_job_wait
     assert [one.severity for one in firing(tape)] == [severity]
 
 
+@pytest.mark.parametrize(("since_s", "severity"), [(600, "info"), (1180, "ticket")], ids=["long before", "with it"])
+def test_steps_that_were_longer_long_before_a_mount_is_slow_are_no_effect_of_it(since_s: int, severity: str) -> None:
+    tape = tape_of(replace(QUIET, wait_share=0.0, minutes=26, slow=[Slow(0, 1200, factor=6)]))
+    tape = changed(tape, "steps", "data_wait_s", lambda _, values: np.full(values.shape, np.nan))
+    longer = changed(
+        tape, "steps", "step_time_s", lambda rows, values: np.where(seconds(rows) >= since_s, 1.5 * values, values)
+    )
+    assert [one.severity for one in firing(longer)] == [severity]
+
+
 def test_steps_that_took_longer_for_another_fault_are_no_habit() -> None:
     site = replace(QUIET, wait_share=0.0, minutes=35, slow=[Slow(0, 1500, factor=6)])
     tape = changed(tape_of(site), "steps", "data_wait_s", lambda _, values: np.full(values.shape, np.nan))

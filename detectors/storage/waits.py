@@ -23,6 +23,8 @@ _SLOWER = 3.0
 where the job reports how long it waits."""
 
 
+_LEAD_MS = 300_000
+"""Clients wait a little before the mount's mean shows it; steps that were longer long before have another cause."""
 _FEW = 4
 """So few steps in a window may all have been long by chance: the window before must show it, too."""
 
@@ -32,7 +34,7 @@ class Waits(Columns):
 
     That is the share of the steps spent waiting for data, on what part of the ranks' steps (`wide`), the time of a
     step (s), and by how much of a step the first and the last rose above the job's habit; `alone` is what the last rose
-    by in that window alone.
+    by in that window alone, and `longer_since` when steps began to be longer (ms; -1: they are not).
     """
 
     axis = REUSED
@@ -44,6 +46,7 @@ class Waits(Columns):
     wait_rise: FloatArray = column(0.0)
     step_rise: FloatArray = column(0.0)
     alone: FloatArray = column(0.0)
+    longer_since: IntArray = column(-1)
 
     BESIDE = ("usual_share", "usual_step")
 
@@ -89,12 +92,17 @@ class Waits(Columns):
                 rise = np.where(far, (value[some] - level) / unit, 0.0)
             if name == "step_rise":
                 before, self.alone[some] = self.alone[some], rise
+                since = self.longer_since[some]
+                self.longer_since[some] = np.where(rise > 0, np.where(since < 0, now, since), -1)
                 rise = np.where(count[some] < _FEW, np.minimum(rise, before), rise)
             getattr(self, name)[some] = rise
             habit.learn(some[learn], value[some][learn], window_s * np.where(far, _FAR, 1.0)[learn])
         self.sums[:] = 0
 
-    def felt(self, now: Instant) -> FloatArray:
-        """Return by how much of its time (jobs,) each job waits more than it did; NaN where it reports no steps now."""
-        rise = np.where(np.isfinite(self.share), self.wait_rise, self.step_rise / _SLOWER)
+    def felt(self, now: Instant, since: Instant) -> FloatArray:
+        """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN
+        where it reports no steps now.
+        """
+        longer = np.where(self.longer_since >= since - _LEAD_MS, self.step_rise / _SLOWER, 0.0)
+        rise = np.where(np.isfinite(self.share), self.wait_rise, longer)
         return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)

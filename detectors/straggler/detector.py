@@ -301,7 +301,7 @@ class Straggler(Kept):
         effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
         as_one = one.in_step and (not inferred or one.is_waited_for() or bool(effect and effect.slower))
-        if (inferred or alone) and one.how != SLOW_CLOCK and not as_one:
+        if (inferred or alone) and (one.how != SLOW_CLOCK or (inferred and one.has_more_to_do())) and not as_one:
             return False  # a slow clock is so in any job; who works longer may have work of its own
         if one.always:
             return one.lag >= share and not alone  # the others of a job in step wait for it

@@ -34,6 +34,8 @@ MOST_NODES: Final = 2
 """More that are odd at once have something in common that is not a machine's."""
 _MOST_NODE_SHARE: Final = 0.05
 """Of a large job so many more may be odd at once by themselves."""
+_MORE_TO_DO: Final = 1.5
+"""Of the power of its peers (judgement: stragglers of a dozen foreign sites draw 0.5 to 1.4 of it)."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),
@@ -111,6 +113,12 @@ class Suspect:
         active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
         by_power = np.isnan(self.ratio(TENSOR)) and self.ratio(POWER) < 1
         return bool(by_power or lag / order <= active <= lag * order)
+
+    def has_more_to_do(self) -> bool:
+        """Return whether it draws far more than its peers, on a lower clock: mates that wait for one draw a third of
+        what they do at work, and for a part of the time.
+        """
+        return self.ratio(POWER) > _MORE_TO_DO
 
     def is_waited_for(self) -> bool:
         """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin."""

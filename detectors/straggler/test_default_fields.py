@@ -152,6 +152,20 @@ def test_of_jobs_that_were_taken_for_one_it_is_its_mates_that_wait() -> None:
     assert "activity is 0.7" in found[0].summary
 
 
+@pytest.mark.parametrize(("watts", "found"), [(300.0, [ONLY]), (500.0, [])])
+def test_where_the_job_is_a_guess_who_draws_far_more_on_a_lower_clock_has_more_to_do(
+    watts: float, found: list[Any]
+) -> None:
+    slow = replace(SEEN, nodes=4, felt="clock", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.4)])
+    tape = tape_of(replace(slow, dcgm={TENSOR: _unread, ENERGY: _unread, POWER: _reads(watts, 270, 300)}))
+    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v001")) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    firing = [
+        one for one in play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0] if one.state == "firing"
+    ]
+    assert [dict(one.entity) for one in firing if one.severity != "info"] == found
+
+
 def test_hosts_that_waited_once_do_not_excuse_one_that_waits_from_then_on() -> None:
     def once(at_s: FloatArray, values: FloatArray) -> FloatArray:
         node = np.arange(values.shape[1]) // 8
