@@ -29,6 +29,8 @@ _HOT_C: Final = 82.0
 """Drivers hold GPUs within three degrees of the highest temperature at which they run at full clocks (A100: 85,
 nvidia-smi's "max operating").
 """
+_HOT_MEMORY_C: Final = 92.0
+"""The same of HBM, whose highest is 95 (A100, H100)."""
 _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98
@@ -160,7 +162,7 @@ class KnownCauses(Columns):
         if np.count_nonzero(capped):
             self.capped_at[gpus[capped]] = at[capped]
         heat = of("DCGM_FI_DEV_GPU_TEMP")
-        hot = heat >= _HOT_C
+        hot = (heat >= _HOT_C) | (of("DCGM_FI_DEV_MEMORY_TEMP") >= _HOT_MEMORY_C)
         if np.count_nonzero(hot):
             self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]

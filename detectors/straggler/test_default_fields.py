@@ -70,6 +70,12 @@ def test_a_slow_clock_counts_if_it_is_far_below_that_of_its_mates_or_anything_is
     assert entities(replace(slow, dcgm={TENSOR: _alike, DRAM: _alike, **read})) == found
 
 
+@pytest.mark.parametrize(("memory_c", "found"), [(80.0, [ONLY]), (96.0, [])])
+def test_a_clock_that_heat_of_the_memory_holds_down_is_no_stragglers(memory_c: float, found: list[Any]) -> None:
+    read = UNREAD | {"DCGM_FI_DEV_MEMORY_TEMP": _reads(memory_c, 70, 75)}
+    assert entities(replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)], dcgm=read)) == found
+
+
 def test_half_a_clock_is_a_brake_only_where_power_is_halved_too() -> None:
     power = _reads(200, 270, 300)
     assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: power})) == [ONLY]
