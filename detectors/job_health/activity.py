@@ -172,6 +172,13 @@ class Activity(_Readings):
         heard = np.bincount(node)
         return bool(((heard >= _WHOLE) & (np.bincount(node[works], minlength=len(heard)) == heard)).any())
 
+    def first_node_idles(self, number: int) -> bool:
+        """Return whether all GPUs of a job's first node idle, and others do not."""
+        gpu, job = self._seen
+        its, name = gpu[job == number], self._fleet.jobs[str(self._slots.names[number])].nodes[0]
+        idle, first = self._last.util[its] < _IDLE_PERCENT, self.layout.node[its] == self.layout.number(name)
+        return bool(first.any() and idle[first].all() and not idle.all())
+
     def nodes_of(self, jobs: BoolArray) -> BoolArray:
         """Return which nodes, as they are numbered in the layout, have GPUs of some of the jobs, (jobs,)."""
         nodes: BoolArray = np.zeros(len(self.layout.names), bool)

@@ -39,6 +39,8 @@ _SAVING_MS, _LOADING_MS = 600_000, 900_000
 """What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
 _EVALUATING_MS = 900_000
 """Policy: evaluations at two thirds of the power last up to a quarter of an hour."""
+_SAVING_ALONE_MS = 900_000
+"""Policy: while the first rank saves or uploads, its node idles and the others spin: for minutes, at a job's end."""
 _SAVING_AGAIN_MS = 300_000
 """Of a job that has saved before, and not for so long: half of that, and twice its longest pause with room."""
 _CAUSE_LEAD_MS = 120_000
@@ -110,7 +112,7 @@ class HangJudge:
         if steps is None and not spinning:
             if job.inferred or len(job.nodes) == 1:
                 return None
-            patience = max(patience, _IDLE_MS)
+            patience = max(patience, _SAVING_ALONE_MS if self._activity.first_node_idles(number) else _IDLE_MS)
         if self._maybe_interactive(job, spinning, steps):
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
