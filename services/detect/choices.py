@@ -41,7 +41,7 @@ def choices_of(
     try:
         choices = choose({name: given for name, given in overrides.items() if name not in _NO_DETECTORS}, known)
     except RegistryError as error:
-        raise _wrong(path, error.problems, "detectors/*/detector.yaml") from None
+        raise _wrong(path, [*error.problems, *_wrong_of_incidents(overrides)], "detectors/*/detector.yaml") from None
     if not choices:
         raise UserError(f"{_where(path)}leaves no detector enabled", remedy="enable one", exit_code=2)
     return choices
@@ -67,14 +67,20 @@ def load_incident_config(path: Path | None) -> IncidentConfig:
 
 def incident_config_of(overrides: Mapping[str, Any], path: Path | None = None) -> IncidentConfig:
     """Return the settings of incidents in `overrides`, or their defaults; raise UserError (exit code 2) as above."""
+    if problems := _wrong_of_incidents(overrides):
+        raise _wrong(path, problems, "detectors/incidents/causes.yaml")
+    return TABLE.configure(overrides.get(INCIDENTS) or {})
+
+
+def _wrong_of_incidents(overrides: Mapping[str, Any]) -> list[str]:
     given = overrides.get(INCIDENTS) or {}
     if not isinstance(given, dict):
-        raise _wrong(path, [f"{INCIDENTS}: {given!r} is not a mapping of settings"], "detectors/incidents/causes.yaml")
+        return [f"{INCIDENTS}: {given!r} is not a mapping of settings"]
     try:
-        return TABLE.configure({str(name): value for name, value in given.items()})
+        TABLE.configure({str(name): value for name, value in given.items()})
     except ValidationError as error:
-        problems = texts_of(error, IncidentConfig.model_fields, f"{INCIDENTS}.")
-        raise _wrong(path, problems, "detectors/incidents/causes.yaml") from None
+        return texts_of(error, IncidentConfig.model_fields, f"{INCIDENTS}.")
+    return []
 
 
 def over(base: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

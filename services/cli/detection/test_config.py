@@ -48,6 +48,7 @@ def test_with_every_comment_sign_taken_off_it_says_the_defaults_and_all_of_them(
         ("straggler: {shadow: true}\n", "good; 13 detectors run, straggler in shadow"),
         ("stragler: {shadow: true}\n", "did you mean straggler?"),
         ("incidents: {hold: 3}\n", "incidents.hold: no such setting; did you mean hold_s?"),
+        ("straggler: {a: 3}\nincidents: {hold: 3}\n", "incidents.hold: no such setting; did you mean hold_s?"),
         *(
             (f"{name.replace('.', ': {')}: 60}}\n", f"{name}: no setting any more, fixed at {at}: remove it")
             for name, at in FIXED.items()
