@@ -224,7 +224,7 @@ class Storage(BaseDetector):
         """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
         config, latency, read = self._config, looks.latency[READ], entities[READ]
         self._waits.grow(len(self._jobs))
-        felt = np.isfinite(self._waits.felt(now, now)) & (self._waits.share >= config.starving_share)
+        felt = self._waits.reported(now) & (self._waits.share >= config.starving_share)
         jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
         hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
         waits = np.array([mount in hungry for mount in looks.mounts.tolist()], bool)

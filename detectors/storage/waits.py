@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
@@ -99,10 +99,14 @@ class Waits(Columns):
             habit.learn(some[learn], value[some][learn], window_s * np.where(far, _FAR, 1.0)[learn])
         self.sums[:] = 0
 
+    def reported(self, now: Instant) -> BoolArray:
+        """Return which jobs (jobs,) have reported steps of late."""
+        return np.asarray((self.at >= 0) & (now - self.at <= _LASTS_MS))
+
     def felt(self, now: Instant, since: Instant) -> FloatArray:
         """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN
         where it reports no steps now.
         """
         longer = np.where(self.longer_since >= since - _LEAD_MS, self.step_rise / _SLOWER, 0.0)
         rise = np.where(np.isfinite(self.share), self.wait_rise, longer)
-        return np.where((self.at >= 0) & (now - self.at <= _LASTS_MS), rise, np.nan)
+        return np.where(self.reported(now), rise, np.nan)
