@@ -6,7 +6,7 @@ detector, reads a clock, a file or a socket.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -48,9 +48,9 @@ Entity = Mapping[str, str | int]
 class Batch:
     """Readings of one kind: a stretch of event time, for the entities that reported in it.
 
-    `entities` (e,) are indices into ``fleet.entities(kind)``. Everything else has shape (ticks, e): `at` holds the
-    time of each reading, `present` whether there was one (an entity that reported less often than others has its
-    readings first), `values[f]` the readings of field f and `valid[f]` whether that field was reported: missing is
+    `entities` (e,) are indices into ``fleet.entities(kind)``, ascending. Everything else has shape (ticks, e): `at`
+    holds the time of each reading, `present` whether there was one (an entity that reported less often than others has
+    its readings first), `values[f]` the readings of field f and `valid[f]` whether that field was reported: missing is
     not NaN, as a diverged loss is NaN and valid. Along a column, times ascend.
     """
 
@@ -64,6 +64,7 @@ class Batch:
     """`values` with NaN wherever there is no plausible quantity: not reported, negative, infinite, or so big that a
     float holds no counts any more. Made once for all detectors; without the fields that none of these rows reports."""
     _indices: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ticks: list[tuple[int, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.sound and self.values:
@@ -72,10 +73,19 @@ class Batch:
                 self, "sound", {name: plausible(self.values[name], self.valid[name]) for name in reported}
             )
 
-    def ticks(self) -> Iterator[tuple[int, Any]]:
-        """Yield the number of each tick and, as an index, the places of the entities that have a reading in it."""
-        for tick, present in enumerate(self.present):
-            yield tick, slice(None) if np.count_nonzero(present) == len(present) else present.nonzero()[0]
+    @property
+    def reach(self) -> int:
+        """For how many entities of the fleet there must be room: one more than the last of `entities`, which ascend."""
+        return int(self.entities[-1]) + 1 if len(self.entities) else 0
+
+    def ticks(self) -> Sequence[tuple[int, Any]]:
+        """Return the number of each tick and, as an index, the places of the entities that have a reading in it."""
+        if not self._ticks:
+            self._ticks.extend(
+                (tick, slice(None) if np.count_nonzero(present) == len(present) else present.nonzero()[0])
+                for tick, present in enumerate(self.present)
+            )
+        return self._ticks
 
     def index(self, here: Any, count: int) -> Any:
         """Return `entities[here]` by `index_of`: what a slice picks out is a view, and changes with what is kept."""

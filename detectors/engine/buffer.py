@@ -146,17 +146,19 @@ class RowBuffer:
 
     def _batch(self, rows: IntArray, fleet: Fleet) -> Batch:
         entities = self._enter(rows, fleet)
-        if np.count_nonzero(entities[1:] <= entities[:-1]):
+        ascend = not np.count_nonzero(entities[1:] <= entities[:-1])
+        if not ascend:
             order = stable_order(entities)  # an entity's rows are in order of time, and stay so
             entities, rows = entities[order], rows[order]
         # Mostly the rows came by entity: they are then one stretch, and need no copy.
-        stretch = np.count_nonzero(np.diff(rows) == 1) == len(rows) - 1
-        which: Any = slice(int(rows[0]), int(rows[-1]) + 1) if stretch else rows
-        begins = np.empty(len(entities), bool)
-        begins[0] = True
-        np.not_equal(entities[1:], entities[:-1], out=begins[1:])
-        if np.count_nonzero(begins) == len(begins):
-            return self._sealed(entities, which, np.ones((1, len(begins)), bool), lambda cells, _: cells[None, :])
+        first_row, last_row = int(rows[0]), int(rows[-1])
+        stretch = last_row - first_row == len(rows) - 1 and not np.count_nonzero(rows[1:] - rows[:-1] != 1)
+        which: Any = slice(first_row, last_row + 1) if stretch else rows
+        begins = np.ones(len(entities), bool)
+        if not ascend:
+            np.not_equal(entities[1:], entities[:-1], out=begins[1:])
+        if ascend or np.count_nonzero(begins) == len(begins):
+            return self._sealed(entities, which, begins[None], lambda cells, _: cells[None])
         first = begins.nonzero()[0]
         column = np.cumsum(begins) - 1
         tick = np.arange(len(begins)) - first[column]
@@ -174,15 +176,21 @@ class RowBuffer:
     ) -> Batch:
         """Return a batch of some rows, `shaped` as `present` is; read-only: every detector sees it."""
         none, never = np.zeros(present.shape), np.zeros(present.shape, bool)
-        rows = self._rows
-        values = {name: shaped(rows.values[name][which], 0) for name in self._sound}  # mostly a tenth of the fields
-        valid = {name: shaped(rows.valid[name][which], 0) for name in self._sound}
-        sound = {
-            name: shaped(column[which], np.nan) for name, column in self._sound.items() if np.count_nonzero(valid[name])
-        }
+        rows, every = self._rows, np.count_nonzero(present)
+        whole = every == present.size
+        values, valid, sound = {}, {}, {}
+        for name, plausibly in self._sound.items():  # mostly a tenth of the fields
+            known = rows.valid[name][which]
+            reported = np.count_nonzero(known)
+            values[name] = shaped(rows.values[name][which], 0)
+            valid[name] = present if reported == every else shaped(known, 0)
+            if whole and plausibly is rows.values[name]:
+                sound[name] = values[name]
+            elif reported:
+                sound[name] = shaped(plausibly[which], np.nan)
         at = shaped(rows.times[which], 0)
         for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
-            array.setflags(write=False)
+            array.flags.writeable = False
         blank, lacking = dict.fromkeys(self.fields, none), dict.fromkeys(self.fields, never)
         return Batch(self.kind, entities, at, present, blank | values, lacking | valid, sound)
 
