@@ -43,8 +43,7 @@ class Counters(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         fields = [field for field in self._fields if field[2] in batch.sound]  # the others nobody reports
         for tick, here in batch.ticks():
             total, which = _sums(batch, fields, tick, here)

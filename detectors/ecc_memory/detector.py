@@ -100,7 +100,7 @@ class EccMemory:
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings."""
-        self._grow(int(batch.entities.max(initial=-1)) + 1)
+        self._grow(batch.reach)
         for tick, here in batch.ticks():
             self._memory.take(batch, tick, here, self._single.counter)
             self._xids.take(batch, tick, here)

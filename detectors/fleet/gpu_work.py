@@ -51,7 +51,7 @@ class GpuWork(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take readings of GPUs."""
-        self.grow(int(batch.entities.max(initial=-1)) + 1)
+        self.grow(batch.reach)
         for tick, here in batch.ticks():
             where, at = batch.index(here, len(self)), batch.at[tick, here]
             read = self.profiled[where]

@@ -106,7 +106,7 @@ class JobFinder:
         """Take readings of GPUs."""
         if self._scheduled or batch.kind != "dcgm" or not len(batch.entities):
             return
-        self._extend(int(batch.entities.max()) + 1)
+        self._extend(batch.reach)
         for row, name in enumerate(_SUMMED):
             column = batch.sound.get(name)
             if column is None:

@@ -36,6 +36,8 @@ _BEYOND: Final = 2.0
 twice the longest of them with a probability of 1 / (16 n), if the tail beyond is that of `core.tails` (index 4)."""
 _INDEX: Final = 4
 """Of the Pareto tail that is assumed of silences before the first has been seen, as in `core.tails`."""
+_FEW: Final = 256
+"""Of so many entities each is looked at: to leave out those that say the same as the one before takes longer."""
 _STEPS_LATE, _STEPS_SLACK_MS = 2.0, 2000
 """A job's next step is overdue after so many of its usual intervals."""
 
@@ -45,9 +47,12 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
 
     Where no interval was known the gap is taken for it; where the gap is NaN nothing changes.
     """
-    learnt, other = usual.copy(), gap != usual
-    # Mostly few: Prometheus aligns the times of its scrapes.
-    those: Any = other.nonzero()[0] if 4 * np.count_nonzero(other) < len(other) else slice(None)
+    learnt, other = usual.copy(), (gap != usual) & ~np.isnan(gap)
+    # Mostly few, or none: Prometheus aligns the times of its scrapes.
+    some = np.count_nonzero(other)
+    if not some:
+        return learnt
+    those: Any = other.nonzero()[0] if 4 * some < len(other) else slice(None)
     usual, gap = usual[those], gap[those]
     moved = usual + clamp(gap - usual, -step * usual, step * usual)
     learnt[those] = np.where(np.isnan(gap), usual, np.where(np.isnan(usual), gap, moved))
@@ -84,8 +89,7 @@ class Readings(Columns):
 
     def take(self, batch: Batch, present: BoolArray | None = None) -> None:
         """Take note of who is heard in a batch; `present` (ticks, entities) is which of its rows count."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         for tick, here in enumerate(batch.present if present is None else present):
             if np.count_nonzero(here) == len(here):
                 self.heard(batch.index(slice(None), len(self)), batch.at[tick])
@@ -128,6 +132,8 @@ class Attendance(Columns):
         """The owners whose gap before the newest readings exceeds jitter, mostly none."""
         self.late_by: FloatArray = np.empty(0)
         """How many of its intervals the gap of each of these was."""
+        self._missed: tuple[Instant, FloatArray] | None = None
+        """What `missed` returned since the last look, and for when: several ask the same."""
 
     def look(self, now: Instant, owner: IntArray | None = None, owners: int = 0) -> None:
         """At a point of the grid: take note of who was heard; `owner` (entities,) says whose each entity is.
@@ -137,7 +143,7 @@ class Attendance(Columns):
         readings = self.readings
         owners = len(readings) if owner is None else owners
         self.grow(owners)
-        looked, self._looked = self._looked, now
+        looked, self._looked, self._missed = self._looked, now, None
         self.late, self.late_by = np.empty(0, np.int64), np.empty(0)
         if not len(readings) or np.maximum.reduce(readings.last) <= looked:  # nobody was heard
             self.gap = np.full(owners, np.nan)
@@ -147,8 +153,11 @@ class Attendance(Columns):
             interval = self.gap = gaps
             self.last = readings.last.copy()
         else:
-            rows = _unlike_the_last(owner, readings.last, gaps)
-            rows = rows[readings.last.take(rows) > looked]
+            if len(readings) <= _FEW:
+                rows = (readings.last > looked).nonzero()[0]
+            else:
+                rows = _unlike_the_last(owner, readings.last, gaps)
+                rows = rows[readings.last.take(rows) > looked]
             own, at, gaps = owner.take(rows), readings.last.take(rows), gaps.take(rows)
             since = gap_since(self.last.take(own), at)
             usual = self.usual.take(own)
@@ -162,8 +171,10 @@ class Attendance(Columns):
             np.fmin.at(interval, own, gaps)
             np.maximum.at(self.last, own, at)
         missed = self.gap / self.usual
-        self.late = (missed > LATE).nonzero()[0]
-        self.late_by, self.back_at[self.late] = missed[self.late], self.last[self.late]
+        late = missed > LATE
+        if np.count_nonzero(late):
+            self.late = late.nonzero()[0]
+            self.late_by, self.back_at[self.late] = missed[self.late], self.last[self.late]
         self.usual = learnt_interval(self.usual, interval, _STEP)
 
     def silent(self, now: Instant) -> FloatArray:
@@ -172,7 +183,10 @@ class Attendance(Columns):
 
     def missed(self, now: Instant) -> FloatArray:
         """Return how many of its intervals ago each owner was last heard; 0 where that is not known."""
-        return np.fmax(self.silent(now) / np.maximum(self.usual, 1.0), 0.0)
+        if self._missed is None or self._missed[0] != now:
+            self._missed = now, np.fmax(self.silent(now) / np.maximum(self.usual, 1.0), 0.0)
+            self._missed[1].setflags(write=False)
+        return self._missed[1]
 
     def fresh(self, now: Instant, intervals: float, least_ms: float) -> BoolArray:
         """Return who was heard in the last so many of its intervals, or in the last `least_ms`."""

@@ -70,7 +70,7 @@ class GpuLost(BaseDetector):
         """Take note of who reports."""
         if not len(batch.entities):
             return ()
-        self._grow(int(batch.entities.max()) + 1)
+        self._grow(batch.reach)
         for tick, here in batch.ticks():
             self._xids.take(batch, tick, here)
             self._calls.take(batch, tick, here)

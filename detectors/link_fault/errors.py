@@ -85,8 +85,7 @@ class Errors(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         known = [(row, name) for row, name in enumerate(self.counters) if name in batch.sound]  # others nobody reports
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]

@@ -48,8 +48,7 @@ class Rails(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each NIC."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         if not all(name in batch.values for name in _DATA):
             return
         for tick in range(len(batch.at)):

@@ -56,7 +56,7 @@ class States(Columns):
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+            self.grow(batch.reach)
             self.heard.readings.grow(len(self))
         for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)

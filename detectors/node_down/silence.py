@@ -79,11 +79,16 @@ class Silence(Columns):
 
     def _learn(self, now: Instant, gap: FloatArray, excused: set[str]) -> None:
         """Learn the silences that ended: nothing of the node was heard, in no stream, for more than an interval."""
-        late = gap / self.usual
-        self.ended_at[late > LATE], self.ended_ms[late > LATE] = now, gap[late > LATE]
-        ended = (late > LATE) & (gap < self.needed)
-        ended[np.array([self._roster.number(name) for name in excused], np.int64)] = False
-        self.lapses.learn(int(np.isfinite(gap).sum()), late[ended])
+        late, heard = gap / self.usual, int(np.count_nonzero(np.isfinite(gap)))
+        over = late > LATE
+        numbers = [self._roster.number(name) for name in excused]
+        if not np.count_nonzero(over):  # as mostly
+            self.lapses.learn(heard, np.empty(0))
+            return
+        self.ended_at[over], self.ended_ms[over] = now, gap[over]
+        ended = over & (gap < self.needed)
+        ended[np.array(numbers, np.int64)] = False
+        self.lapses.learn(heard, late[ended])
 
     def reporting(self, forget_ms: float) -> int:
         """Return how many nodes have reported in the last `forget_ms`."""

@@ -128,7 +128,7 @@ class Nvlink:
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings."""
-        self._grow(int(batch.entities.max(initial=-1)) + 1)
+        self._grow(batch.reach)
         for tick, here in batch.ticks():
             self._errors.take(batch, tick, here)
             self._xids.take(batch, tick, here)

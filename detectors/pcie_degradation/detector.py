@@ -88,7 +88,7 @@ class PcieDegradation:
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Take readings; what follows from them is decided at the next point of the grid."""
-        self._extend(int(batch.entities.max(initial=-1)) + 1)
+        self._extend(batch.reach)
         for tick, here in batch.ticks():
             at, where = batch.at[tick, here], batch.index(here, len(self._links))
             sent = reported(batch, "DCGM_FI_PROF_PCIE_TX_BYTES", tick, here)

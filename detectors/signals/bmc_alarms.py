@@ -130,7 +130,7 @@ class BmcAlarms:
 
     def take_sensors(self, batch: Batch) -> None:
         """Take sensor readings."""
-        self._extend(int(batch.entities.max(initial=-1)) + 1)
+        self._extend(batch.reach)
         here = np.flatnonzero(self._sensors.part[batch.entities] >= 0)
         if len(here):
             for tick in range(len(batch.at)):

@@ -123,7 +123,7 @@ class GpusAtWork(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take a batch: of each GPU the latest reading counts at the next point of the grid."""
-        self.extend(int(batch.entities.max(initial=-1)) + 1)
+        self.extend(batch.reach)
         for tick, here in batch.ticks():
             self._take_tick(batch, tick, here)
 

@@ -59,7 +59,7 @@ class Watts(Columns):
         if not len(batch.entities):
             return
         known = len(self)
-        self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         for index, key in enumerate(self._fleet.entities("bmc")[known : len(self)], known):
             self.counts[index] = bool(_WATTS.search(str(key[1])) and not _NOT_WATTS.search(str(key[1])))
         if "reading" not in batch.values:

@@ -76,7 +76,7 @@ class Clients(Columns):
 
     def take(self, batch: Batch) -> None:
         """Take note of the readings in a batch."""
-        self.grow(int(batch.entities.max(initial=-1)) + 1)
+        self.grow(batch.reach)
         for tick, here in batch.ticks():
             entities, at = batch.entities[here], batch.at[tick, here]
             before = self.last[entities]

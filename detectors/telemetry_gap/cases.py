@@ -96,6 +96,9 @@ class Cases(Kept):
     def excuse(self, now: Instant) -> None:
         """Note which of the dark nodes the scheduler accounts for; it may take a node back before it is heard."""
         streams, names = self._streams, self._streams.nodes.names
+        if not np.count_nonzero(streams.dark):
+            self.excused = []
+            return
         last = np.maximum.reduce([streams.of[kind].heard.last for kind in OF_NODES[:-1]])
         dark = {names[node]: int(last[node]) for node in np.flatnonzero(streams.dark).tolist()}
         kept = dark.keys() & set(self.excused)
@@ -114,11 +117,11 @@ class Cases(Kept):
         for kind in OF_NODES:
             if kind == "storage":
                 continue  # file systems are mounted and unmounted as jobs want them
-            heard, needed = streams.of[kind].heard, streams.of[kind].needed
-            recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
-            if not np.count_nonzero(recent):
+            heard, needed, away = streams.of[kind].heard, streams.of[kind].needed, streams.away(kind, now)
+            if not np.count_nonzero(away):
                 continue
-            ripe = np.flatnonzero(recent & streams.away(kind, now))
+            recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
+            ripe = np.flatnonzero(recent & away)
             if not len(ripe):
                 continue
             suspect = np.flatnonzero(recent & (heard.missed(now) >= LATE))
@@ -226,10 +229,12 @@ class Cases(Kept):
 
     def _silent_switches(self, now: Instant) -> Iterator[Case]:
         streams, names = self._streams, self._streams.switches.names
-        heard, needed = streams.of["switch"].heard, streams.of["switch"].needed
+        heard, needed, away = streams.of["switch"].heard, streams.of["switch"].needed, streams.away("switch", now)
+        if not np.count_nonzero(away):
+            return
         recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
         suspect = np.flatnonzero(recent & (heard.missed(now) >= LATE))
-        ripe = np.flatnonzero(recent & streams.away("switch", now))
+        ripe = np.flatnonzero(recent & away)
         for switch in sorted(ripe.tolist(), key=names.__getitem__):
             since, usual, name = int(heard.last[switch]), float(heard.usual[switch]), names[switch]
             near = suspect[np.abs(heard.last[suspect] - since) <= TOGETHER_INTERVALS * usual]
@@ -255,9 +260,10 @@ class Cases(Kept):
     def _frozen_switches(self, now: Instant) -> Iterator[Case]:
         ports, streams = self._ports, self._streams
         last = streams.of["switch"].heard.readings.last[: len(ports)]
-        stands, frozen = ports.frozen(last, _HALF), ports.frozen(last)
-        owner, quiet = streams.switches.owners("switch", len(ports)), self.quiet
-        self.quiet = {}
+        stands, quiet, self.quiet = ports.frozen(last, _HALF), self.quiet, {}
+        if not np.count_nonzero(stands):
+            return
+        frozen, owner = ports.frozen(last), streams.switches.owners("switch", len(ports))
         for switch in sorted(set(owner[stands].tolist()), key=streams.switches.names.__getitem__):
             own = streams.ports_of(switch)
             stuck = own[stands[own]]

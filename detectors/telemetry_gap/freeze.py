@@ -60,7 +60,7 @@ class Freeze(Kept):
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each entity."""
         if len(batch.entities):
-            count = int(batch.entities.max()) + 1
+            count = batch.reach
             self._counts.grow(count)
             self._changed.readings.grow(count)
             if more := len(self._counts) - self._seen.shape[1]:

@@ -37,8 +37,7 @@ class Links(Columns):
 
     def take(self, batch: Batch, name: str) -> None:
         """Take note of which links are up."""
-        if len(batch.entities):
-            self.grow(int(batch.entities.max()) + 1)
+        self.grow(batch.reach)
         if name not in batch.values:
             return
         for tick in range(len(batch.at)):
@@ -84,25 +83,33 @@ class Stream(Kept):
             self.away_ms, self.needed = np.zeros(len(heard)), np.full(len(heard), self._least_s * 1000)
             self._looked = now
             return
-        self.away_ms = np.concatenate([self.away_ms, np.zeros(len(heard) - len(self.away_ms))])
-        late, gaps = heard.late, heard.gap[heard.late]
+        if more := len(heard) - len(self.away_ms):
+            self.away_ms = np.concatenate([self.away_ms, np.zeros(more)])
         spent = now - self._looked if self._looked >= 0 else 0
-        self.away_ms = np.where(heard.missed(now) < LATE, np.maximum(self.away_ms - spent, 0.0), self.away_ms)
-        by_chance = gaps < self.needed_or(np.inf)[late]
+        if np.count_nonzero(self.away_ms):
+            self.away_ms = np.where(heard.missed(now) < LATE, np.maximum(self.away_ms - spent, 0.0), self.away_ms)
+        ended = self._ended_by_chance(excused, dark_at) if len(heard.late) else heard.late_by
+        self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), ended)
+        budget = config.false_alarms_per_100_node_days / len(OF_NODES)
+        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS)
+        if np.count_nonzero(self.away_ms):
+            self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
+        self._looked = now
+
+    def _ended_by_chance(self, excused: BoolArray | None, dark_at: IntArray | None) -> FloatArray:
+        """Count the silences that ended now as time away, if none was a case; return the intervals (n,) of those to
+        learn from.
+        """
+        heard = self.heard
+        late, gaps = heard.late, heard.gap[heard.late]
+        needed = np.concatenate([self.needed, np.full(len(heard) - len(self.needed), np.inf)])
+        by_chance = gaps < needed[late]
         self.away_ms[late[by_chance]] += gaps[by_chance]
         if excused is not None:
             by_chance &= ~excused[late]
         if dark_at is not None:
             by_chance &= (gaps < _BOOT_MS) | (dark_at[late] <= heard.last[late] - gaps)
-        self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), heard.late_by[by_chance])
-        budget = config.false_alarms_per_100_node_days / len(OF_NODES)
-        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS)
-        self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
-        self._looked = now
-
-    def needed_or(self, blank: float) -> FloatArray:
-        """Return how long a silence had to be at the last look, ms; `blank` of who was not known then."""
-        return np.concatenate([self.needed, np.full(len(self.heard) - len(self.needed), blank)])
+        return heard.late_by[by_chance]
 
 
 class Streams(Kept):
@@ -143,8 +150,10 @@ class Streams(Kept):
             self.nodes.owners(kind, len(self.of[kind].heard.readings))
         self.switches.owners("switch", len(self.of["switch"].heard.readings))
         without = np.zeros(len(self.nodes), bool)
-        without[np.array([self.nodes.number(name) for name in excused], np.int64)] = True
-        self.dark_at = np.concatenate([self.dark_at, np.full(len(self.nodes) - len(self.dark_at), NEVER, np.int64)])
+        if excused:
+            without[np.array([self.nodes.number(name) for name in excused], np.int64)] = True
+        if more := len(self.nodes) - len(self.dark_at):
+            self.dark_at = np.concatenate([self.dark_at, np.full(more, NEVER, np.int64)])
         for kind in OF_NODES:
             self.of[kind].measure(now, without, self.dark_at if kind in IN_BAND else None)
         self.of["switch"].measure(now)
@@ -164,9 +173,11 @@ class Streams(Kept):
         """
         stream = self.of[kind]
         since = stream.heard.last
+        silent = (since >= 0) & (stream.heard.missed(now) >= LATE)
+        if not np.count_nonzero(silent):
+            return silent
         if kind in IN_BAND:
             since = np.where(self.dark, since, np.maximum(since, self.dark_at))
-        silent = (stream.heard.last >= 0) & (stream.heard.missed(now) >= LATE)
         spent = now - since
         return silent & ((spent >= stream.needed) | (stream.away_ms + spent >= _ON_BALANCE * stream.needed))
 
