@@ -98,6 +98,7 @@ class JobHealth(BaseDetector):
             self._config, fleet, self._slots, self._lines, self._links, self._writes, self._activity, self.tails
         )
         self._waiting = {name: Waiting() for name in SIGNALS}
+        self._rank_of: FloatArray = np.empty(0)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note log lines on jobs and nodes; believe NCCL's watchdog at once."""
@@ -127,16 +128,21 @@ class JobHealth(BaseDetector):
             if not len(tick):
                 continue
             self._steps.losses[jobs[column]] = True
-            keys = self._fleet.entities("steps")
-            ranks = np.array([float(keys[entity][1]) for entity in batch.entities[np.unique(column)].tolist()])
             table = np.full((len(tick), 6), np.nan)
-            table[:, 0], table[:, 1] = jobs[column], ranks[np.searchsorted(np.unique(column), column)]
+            table[:, 0], table[:, 1] = jobs[column], self._ranks(batch.reach)[batch.entities[column]]
             table[:, 2], table[:, 5] = batch.at[tick, column], batch.values[name][tick, column]
             for place, values in ((3, sound["iteration"]), (4, phase)):
                 if values is not None:
                     table[:, place] = values[tick, column]
             self._waiting[name].tables.append(table)
         return ()
+
+    def _ranks(self, count: int) -> FloatArray:
+        """Return which rank of its job each of the first `count` entities is."""
+        if (known := len(self._rank_of)) < count:
+            more = [float(rank) for _, rank in self._fleet.entities("steps")[known:count]]
+            self._rank_of = np.concatenate([self._rank_of, np.array(more)])
+        return self._rank_of
 
     def _grow(self) -> None:
         for columns in (self._steps, self._work, self._activity, *self._courses.values()):
@@ -279,9 +285,10 @@ class JobHealth(BaseDetector):
         found = self._close_courses(now, risen)
         loss = self._courses["loss"]
         loss.held_since = np.where(held, np.where(loss.held_since < 0, now, loss.held_since), -1)
-        improbable = np.maximum(*(course.wealth for course in self._courses.values())) >= self._needed()
-        for number in np.flatnonzero((shares.sum(axis=0) >= 1) & improbable).tolist():
-            found += self._rose(now, number, shares[:, number])
+        if np.count_nonzero(alerts := shares.sum(axis=0) >= 1):
+            improbable = np.maximum(*(course.wealth for course in self._courses.values())) >= self._needed()
+            for number in np.flatnonzero(alerts & improbable).tolist():
+                found += self._rose(now, number, shares[:, number])
         for name, course in self._courses.items():
             for number in np.flatnonzero((course.bad >= _BAD[name]) & (course.sound >= _SOUND)).tolist():
                 found += self._no_number(now, number, name)
@@ -297,7 +304,7 @@ class JobHealth(BaseDetector):
         they stay or fall back, and which jobs not to learn.
         """
         rises = [course.rise() for course in self._courses.values()]
-        stays = np.stack([lasting for _, lasting in rises])
+        stays = np.array([lasting for _, lasting in rises])
         risen = self._shares([size for size, _ in rises])
         held = self._suspected(risen)
         risen[1] = np.where(self._courses["loss"].young, 0.0, risen[1])
@@ -305,8 +312,8 @@ class JobHealth(BaseDetector):
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
         """Return (2, jobs) rises of loss and gradient as shares of what alerts, which is more than their scatter."""
-        scatter = np.nan_to_num([course.scatter() for course in self._courses.values()])
-        return np.asarray(np.maximum(np.stack(sizes) / np.maximum(self._alerts, _SCATTERS * scatter), 0.0))
+        scatter = known_or(np.array([course.scatter() for course in self._courses.values()]), 0.0)
+        return np.asarray(np.maximum(np.array(sizes) / np.maximum(self._alerts, _SCATTERS * scatter), 0.0))
 
     def _suspected(self, shares: FloatArray) -> BoolArray:
         """Return (jobs,) of which nothing is learnt: `shares` (2, jobs) half of what alerts, or with a finding open."""

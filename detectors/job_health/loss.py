@@ -71,8 +71,10 @@ class Steps:
         self.job, self.rank, self.at = (rows[:, n].astype(np.int64) for n in range(3))
         self.iteration, self.phase, self.value = (rows[:, n] for n in range(3, 6))
 
-    def where(self, which: NDArray[Any]) -> "Steps":
+    def where(self, which: BoolArray) -> "Steps":
         """Return some of them."""
+        if np.count_nonzero(which) == len(which):
+            return self
         some = object.__new__(Steps)
         for name in self.__slots__:
             setattr(some, name, getattr(self, name)[which])
@@ -137,9 +139,23 @@ class Course(Evidence):
     def __init__(self, name: str, tails: Tails) -> None:
         super().__init__()
         self._known, self._tail = _KNOWN[name], tails[name]
+        self._rise: tuple[FloatArray, BoolArray] | None = None
+        """What `rise` returned, as long as nothing that it is made of has changed."""
+
+    def grow(self, count: int) -> None:
+        """Make room for `count` jobs."""
+        if count > self.count:
+            self._rise = None
+            super().grow(count)
+
+    def forget(self, entities: Any) -> None:
+        """Begin anew with some jobs."""
+        self._rise = None
+        super().forget(entities)
 
     def take(self, steps: Steps, held: BoolArray) -> None:
         """Take the reports since the last point of the grid; `held` (jobs,): what is under suspicion is not learnt."""
+        self._rise = None
         steps = self._spoken(steps)
         if not len(steps.job):
             return
@@ -195,10 +211,12 @@ class Course(Evidence):
         self.voice = np.minimum(self.voice, lowest)
         steps = steps.where(steps.rank == self.voice[steps.job])
         with np.errstate(invalid="ignore"):
-            back = np.unique(steps.job[steps.iteration < self._reached(steps) - _OVERTAKEN])
-        voices = self.voice[back]
-        self.forget(back)
-        self.voice[back] = voices
+            earlier = steps.iteration < self._reached(steps) - _OVERTAKEN
+        if np.count_nonzero(earlier):
+            back = np.unique(steps.job[earlier])
+            voices = self.voice[back]
+            self.forget(back)
+            self.voice[back] = voices
         first = _begins(steps.job)
         again = first & (steps.iteration == self.iteration[steps.job])
         again[1:] |= ~first[1:] & (steps.iteration[1:] == steps.iteration[:-1])
@@ -221,6 +239,10 @@ class Course(Evidence):
 
     def _count_bad(self, steps: Steps, finite: BoolArray, jobs: IntArray) -> None:
         """Count how many reports in a row were no number."""
+        if np.count_nonzero(finite) == len(finite):
+            self.bad_since[jobs], self.bad[jobs] = -1, 0
+            self.sound[jobs] += np.bincount(steps.job)[jobs]
+            return
         at = np.arange(len(finite))
         latest = np.full(len(self), -1)
         np.maximum.at(latest, steps.job[finite], at[finite])
@@ -239,8 +261,12 @@ class Course(Evidence):
         usual = self.phase[jobs]
         with np.errstate(invalid="ignore", divide="ignore"):
             off = np.abs(phases / usual - 1) > _PHASE
-        self.off_phase[jobs] = np.where(off, self.off_phase[jobs] + 1, 0)
         moved = np.where(np.isnan(usual), phases, usual + 0.1 * (phases - usual))
+        if not np.count_nonzero(off):
+            self.phase[jobs] = np.where(np.isnan(phases), usual, moved)
+            self.off_phase[jobs], self.off_since[jobs] = 0, -1
+            return off
+        self.off_phase[jobs] = np.where(off, self.off_phase[jobs] + 1, 0)
         self.phase[jobs] = np.where(off | np.isnan(phases), usual, moved)
         since = self.off_since[jobs]
         self.off_since[jobs] = np.where(off, np.where(since < 0, at, since), -1)
@@ -304,6 +330,11 @@ class Course(Evidence):
         is reported. It stays if four of five lie above half the rise, and it is not falling back: a spike that the
         optimiser recovers from falls by a tenth within half of them, by more than they scatter.
         """
+        if self._rise is None:
+            self._rise = self._risen()
+        return self._rise
+
+    def _risen(self) -> tuple[FloatArray, BoolArray]:
         above, inside = self._latest()
         middle, low = _quantiles(above, inside, 0.5, 0.2)
         newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
@@ -315,8 +346,7 @@ class Course(Evidence):
 
     def size(self) -> FloatArray:
         """Return by how much (jobs,) the last looks lie above the level, as `rise` does."""
-        (middle,) = _quantiles(*self._latest(), 0.5)
-        return np.where(np.isfinite(middle), middle, 0.0)
+        return self.rise()[0]
 
     def _latest(self) -> tuple[FloatArray, BoolArray]:
         """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
