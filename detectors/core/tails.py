@@ -80,7 +80,7 @@ class Tail:
         odds = np.where(np.isfinite(residuals), usual, np.nan)
         if len(more):
             scale = _scale(residuals[more])
-            rank = ((self._above + 1) / (self._total + 1)).take(_bin(scale))
+            rank = (self._above.take(_bin(scale)) + 1) / (self._total + 1)
             if self._fit is not None:
                 begins, share, mean = self._fit
                 far = scale > begins
@@ -100,11 +100,11 @@ class Tail:
         if not self._stale or self._total <= 0:
             return
         self._stale = False
-        self._above = np.cumsum(self._counts[::-1])[::-1]
+        self._above = self._counts[::-1].cumsum()[::-1]
         """How many lie in each bin or above it."""
         self._fit = None
         wanted = max(_TAIL_SHARE * self._total, _FEWEST_IN_TAIL)
-        first = int(np.argmax(self._above <= wanted))
+        first = int((self._above <= wanted).argmax())
         held = self._above[first]
         if held <= 0:  # nothing beyond: the tail begins where the data ends
             first = int(np.flatnonzero(self._counts)[-1]) + 1 if self._counts.any() else 0
@@ -132,8 +132,11 @@ def learn_events(
 
     `events` (count,) has the largest residual so far of each entity's event that goes on, NaN where none does.
     """
-    tail.learn(events[entities[calm]])
-    events[entities] = np.where(calm, np.nan, np.fmax(events[entities], residuals))
+    going_on = events[entities]
+    if np.count_nonzero(calm) == len(calm) and np.count_nonzero(np.isnan(going_on)) == len(going_on):
+        return  # as mostly
+    tail.learn(going_on[calm])
+    events[entities] = np.where(calm, np.nan, np.fmax(going_on, residuals))
 
 
 class Tails:

@@ -294,7 +294,7 @@ class Roster:
         last = np.full(len(self), NEVER, np.int64)
         usual = np.full(len(self), np.inf)
         if len(heard):
-            rows = _unlike_the_last(owner, heard.last, heard.usual)
+            rows: Any = slice(None) if len(owner) <= _FEW else _unlike_the_last(owner, heard.last, heard.usual)
             np.maximum.at(last, owner[rows], heard.last[rows])
             np.fmin.at(usual, owner[rows], heard.usual[rows])
         return last, usual

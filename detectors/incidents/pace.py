@@ -107,7 +107,7 @@ class Paces:
             pace = self._paces[name] = _Pace(np.zeros((5, BUCKETS), np.int64))
             pace.minute[:] = -1
         minutes = at // BUCKET_MS
-        pauses = np.diff(at, prepend=at[0] if pace.last == _NEVER else pace.last)
+        pauses = at - np.concatenate([at[:1] if pace.last == _NEVER else [pace.last], at[:-1]])
         pace.last = max(pace.last, int(at[-1]))
         first = [0, *(np.flatnonzero(minutes[1:] != minutes[:-1]) + 1).tolist()]
         for begin, end in zip(first, [*first[1:], len(at)], strict=True):

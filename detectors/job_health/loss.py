@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import REUSED, column

@@ -154,22 +154,27 @@ class Errors(Columns):
         odds, calm = poisson_odds(grown, mean), ~(residual >= 1)
         for row, name in enumerate(self.counters):
             tail = self.tails[f"{self.kind}.{name}"]
-            odds[row] = np.maximum(tail.odds(residual[row]), odds[row])
-            tail.learn(residual[row, calm[row]])
+            if np.count_nonzero(known[row]):
+                odds[row] = np.maximum(tail.odds(residual[row]), odds[row])
+                tail.learn(residual[row, calm[row]])
+            else:
+                odds[row] = np.nan
             learn_events(tail, self.burst[row], ports, residual[row], calm[row])
         learn_together(habits, ports, np.where(calm, pace, np.nan), 60 * minutes)
         return odds
 
     def failing(self, wealth: float) -> dict[int, dict[str, float]]:
         """Return the ports whose errors are a fault, with what they counted: fast ones, and those by evidence."""
-        fast = (self.fast >= _FAST_READINGS) | self._steadily()
+        fast, slow = (self.fast >= _FAST_READINGS) | self._steadily(), self.evidence.wealth >= wealth
+        if not np.count_nonzero(fast) and not np.count_nonzero(slow):
+            return {}
         for row in np.flatnonzero(fast.any(axis=1)).tolist():
             erring = (self.fast[row] > 0) | (self.steady[row] >= 0)
             rates = np.where(np.isfinite(self.counted.value[row]), np.where(erring, self.rate[row], 0.0), np.nan)
             bar = self._config.errors_per_s * np.where(self.fast[row] > 0, 1.0, _STEADY)
             fast[row] &= self.rate[row] >= bar * max(median_of(rates), 1.0)
         total = self.total.max(axis=0, initial=0.0)
-        slow = (self.evidence.wealth >= wealth) & (total >= _LEAST_ERRORS)
+        slow &= total >= _LEAST_ERRORS
         self.failed |= fast.any(axis=0) | slow
         found: dict[int, dict[str, float]] = {}
         for port in np.flatnonzero(fast.any(axis=0) | slow).tolist():
@@ -184,7 +189,9 @@ class Errors(Columns):
 
     def _steadily(self) -> BoolArray:
         """Return which counters (counters, ports) have grown for long at a rate that the port was never used to."""
-        lasts = (self.steady >= 0) & (self.at - self.steady >= _STEADY_MS) & (self.minutes >= _CALM_MINUTES)
+        lasts = self.steady >= 0
+        if np.count_nonzero(lasts):
+            lasts &= (self.at - self.steady >= _STEADY_MS) & (self.minutes >= _CALM_MINUTES)
         if not np.count_nonzero(lasts):
             return lasts
         own = self.past / np.maximum(self.minutes, 1.0)

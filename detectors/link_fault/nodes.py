@@ -31,9 +31,6 @@ class Nodes(Columns):
         self.axis = roster
         self._roster, self._streams, self._scheduler = roster, [gpus, nics.heard], scheduler
         self._nics = nics
-        self._counted_at: IntArray = np.empty(0, np.int64)
-        self._anew_at: IntArray = np.empty(0, np.int64)
-        """Of the NICs of each node, as in `States`."""
 
     def measure(self) -> None:
         """At a point of the grid: note who is heard, and who again."""
@@ -47,18 +44,16 @@ class Nodes(Columns):
         again = (self.last >= 0) & (last - self.last > away)
         self.back[again] = last[again]
         self.last = last
-        owner = self._roster.owners("nic", len(self._nics))
-        self._counted_at, self._anew_at = np.full((2, len(last)), NEVER)
-        np.maximum.at(self._counted_at, owner, self._nics.sent.at)
-        np.maximum.at(self._anew_at, owner, self._nics.sent.fell_at)
 
     def settled_since(self, node: str) -> Instant:
         """Return since when a node that was away has been back for long enough for its links to have trained."""
         number = self._roster.number(node)
         if number >= len(self.back) or self.back[number] < 0:
             return NEVER
-        back = int(self.back[number])
-        if self._counted_at[number] >= back and self._anew_at[number] < back - _SILENT_MS:
+        back, sent = int(self.back[number]), self._nics.sent
+        its = self._roster.owners("nic", len(self._nics)) == number
+        counted_at, anew_at = (int(at[its].max(initial=NEVER)) for at in (sent.at, sent.fell_at))
+        if counted_at >= back and anew_at < back - _SILENT_MS:
             return NEVER
         return back + _BOOT_GRACE_MS
 

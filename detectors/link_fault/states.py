@@ -98,8 +98,11 @@ class States(Columns):
 
     def missing(self, now: Instant, budget: float) -> IntArray:
         """Return the ports that are not heard any more, for longer than chance explains within the `budget`."""
+        late = self.heard.silent(now) > _FEWEST_MISSED * self.heard.usual  # at the least, and mostly nobody is
+        if not np.count_nonzero(late):
+            return np.empty(0, np.int64)
         needed = too_long(self.heard.usual, self.lapses, budget, 0.0, _FEWEST_MISSED)
-        return np.flatnonzero((self.heard.silent(now) > needed) & np.isfinite(self.heard.usual))
+        return np.flatnonzero(late & (self.heard.silent(now) > needed))
 
     def _take_states(self, ports: IntArray, at: IntArray, up: BoolArray) -> None:
         falls = ~up & (self.state[ports] == 1)
@@ -115,6 +118,8 @@ class States(Columns):
 
     def downs(self, since: Instant) -> IntArray:
         """Return how often each port has lost its link after `since`, by its state or its counter."""
+        if not np.count_nonzero(self.lost > since) and not np.count_nonzero(self.counted > since):
+            return np.zeros(len(self), np.int64)
         return np.asarray(np.maximum((self.lost > since).sum(axis=0), (self.counted > since).sum(axis=0)))
 
     def last_down(self, port: int) -> Instant:

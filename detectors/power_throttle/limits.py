@@ -76,6 +76,8 @@ class Limits(Columns):
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
         known, lower = gpus.fresh(now) & np.isfinite(self.enforced), ~(self.enforced >= ratio * gpus.limit)
         below, lower = np.zeros(self.count, bool), lower & known & (now - self.since >= _STANDS_MS)
+        if not np.count_nonzero(lower):
+            return below, below
         for model in np.unique(gpus.model[lower]).tolist():
             alike = known & (gpus.model == model)
             below |= alike & lower & (self.enforced < ratio * self.usual(alike))

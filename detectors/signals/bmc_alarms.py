@@ -195,7 +195,9 @@ class BmcAlarms:
 
     def alarmed(self, now: Instant) -> list[str]:
         """Return the nodes that have an alarm now."""
-        bad = (self._sensors.bad_since >= 0) & (now - self._sensors.last_at <= _STALE_MS)
+        bad = self._sensors.bad_since >= 0
+        if np.count_nonzero(bad):
+            bad &= now - self._sensors.last_at <= _STALE_MS
         keys = self._fleet.entities("bmc")
         return sorted({*self._lines, *(str(keys[sensor][0]) for sensor in bad.nonzero()[0].tolist())})
 

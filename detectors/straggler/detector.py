@@ -10,8 +10,8 @@ finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read, or another rank came to
 have less to do meanwhile. Nor is a rank that is the longest while steps are as ever; but who comes to be slow where all
-other ranks are alike is, however busy it is.
-Nor are nodes of whatever jobs that wait for data at once, as their storage is slow.
+other ranks are alike is, however busy it is. Nor are nodes of whatever jobs that wait for data at once, as their
+storage is slow.
 
 It is wrong where a few ranks of a job get more work, none less, and tensor activity is not read (an alert), where
 the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
@@ -31,10 +31,11 @@ from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, IntArray, LogRecord
 from detectors.core.evidence import Rises
 from detectors.core.kept import Kept
+from detectors.core.statistics import known_or
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet, Job
-from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
+from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
@@ -105,8 +106,7 @@ class Straggler(Kept):
         self._rises = Rises()
         self._works: dict[str, _Work] = {}
         self._numbers: dict[str, int] = {}
-        self._job_of = np.empty(0, np.int64)
-        self._rank_of = np.empty(0, np.int64)
+        self._job_of, self._rank_of = np.empty(0, np.int64), np.empty(0, np.int64)
 
     @property
     def tails(self) -> Tails:
@@ -136,24 +136,23 @@ class Straggler(Kept):
         self._job_of = np.concatenate([self._job_of, np.array(jobs, np.int64)])
         self._rank_of = np.concatenate([self._rank_of, np.array([int(key[1]) for key in keys], np.int64)])
         names, job, rank = list(self._numbers), self._job_of[batch.entities], self._rank_of[batch.entities]
-        running = [(number, self._fleet.jobs.get(names[number])) for number in np.unique(job).tolist()]
-        for tick, here in batch.ticks():
-            step, compute, wait, data = (
-                reported(batch, name, tick, here) for name in ("step_time_s", "compute_s", "comm_wait_s", "data_wait_s")
-            )
-            rest = np.where(np.isfinite(wait), step - wait - np.where(np.isfinite(data), data, 0.0), step)
-            compute = np.where(np.isfinite(compute), compute, rest)
-            sound = (step >= SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
-            at, ranks = batch.at[tick, here], rank[here]
-            for number, one in running:
-                mine = np.flatnonzero(sound & (job[here] == number))
-                if one is None or not len(mine):
+        unknown = np.full(batch.at.shape, np.nan)
+        step, compute, wait, data = (
+            batch.sound.get(name, unknown) for name in ("step_time_s", "compute_s", "comm_wait_s", "data_wait_s")
+        )
+        rest = np.where(np.isfinite(wait), step - wait - known_or(data, 0.0), step)
+        figures = step, np.where(np.isfinite(compute), compute, rest), wait, data
+        sound = (step >= SHORTEST_STEP_S) & (step <= _LONGEST_STEP_S)
+        named = ((self._fleet.jobs.get(names[number]), number) for number in sorted(set(job.tolist())))
+        running = [(one, sound & (job == number)) for one, number in named if one is not None]
+        for tick, at in enumerate(batch.at):
+            for one, its in running:
+                if not len(mine := its[tick].nonzero()[0]):
                     continue
-                work = self._work(one)
-                work.history.take(ranks[mine], step[mine], int(at[mine[0]]) - one.start)
-                mine = mine[ranks[mine] >= 0]
-                if len(mine):
-                    work.ranks.add(ranks[mine], at[mine], step[mine], compute[mine], wait[mine], data[mine])
+                work, ranks = self._work(one), rank[mine]
+                work.history.take(ranks, step[tick, mine], int(at[mine[0]]) - one.start)
+                if len(mine := mine[ranks >= 0]):
+                    work.ranks.add(rank[mine], at[mine], *(of[tick, mine] for of in figures))
 
     def _work(self, job: Job) -> _Work:
         work = self._works.get(job.job_id)

@@ -110,9 +110,9 @@ class Ranks(Comparison):
         self, ranks: IntArray, at: IntArray, step: FloatArray, compute: FloatArray, wait: FloatArray, data: FloatArray
     ) -> None:
         """Take one step of each of some ranks: its end (ms), how long it took, computed, waited, and for data (s)."""
-        if int(ranks.max()) >= _MOST_RANKS:
+        if (last := int(ranks.max())) >= _MOST_RANKS:
             return
-        self.grow(int(ranks.max()) + 1)
+        self.grow(last + 1)
         begun = at - np.round(step * 1000).astype(np.int64)
         self.begun[ranks] = np.where(self.sums[3, ranks] == 0, begun, self.begun[ranks])
         self.first[ranks] = np.where(self.first[ranks] < 0, begun, self.first[ranks])
