@@ -163,6 +163,10 @@ class RowBuffer:
         column = np.cumsum(begins) - 1
         tick = np.arange(len(begins)) - first[column]
         shape = (int(tick.max()) + 1, len(first))
+        if shape[0] * shape[1] == len(tick):  # every entity has as many rows, one after the other
+            grid = shape[::-1]
+            every = np.ones(shape, bool)
+            return self._sealed(entities[first], which, every, lambda cells, _: cells.reshape(grid).T.copy())
 
         def spread(cells: NDArray[Any], blank: float) -> Any:
             grid = np.full(shape, blank, cells.dtype)

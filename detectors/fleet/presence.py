@@ -62,8 +62,9 @@ def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArr
 def gap_since(before: IntArray, at: IntArray) -> FloatArray:
     """Return the time (n,) from one reading to the next, NaN where there was none before (-1)."""
     gap = (at - before).astype(np.float64)
-    if before.min(initial=0) < 0:
-        gap[before < 0] = np.nan
+    never = before < 0
+    if np.count_nonzero(never):
+        gap[never] = np.nan
     return gap
 
 
@@ -90,7 +91,11 @@ class Readings(Columns):
     def take(self, batch: Batch, present: BoolArray | None = None) -> None:
         """Take note of who is heard in a batch; `present` (ticks, entities) is which of its rows count."""
         self.grow(batch.reach)
-        for tick, here in enumerate(batch.present if present is None else present):
+        if present is None:
+            for tick, here in batch.ticks():
+                self.heard(batch.index(here, len(self)), batch.at[tick, here])
+            return
+        for tick, here in enumerate(present):
             if np.count_nonzero(here) == len(here):
                 self.heard(batch.index(slice(None), len(self)), batch.at[tick])
             else:
@@ -158,11 +163,13 @@ class Attendance(Columns):
             else:
                 rows = _unlike_the_last(owner, readings.last, gaps)
                 rows = rows[readings.last.take(rows) > looked]
-            own, at, gaps = owner.take(rows), readings.last.take(rows), gaps.take(rows)
+            own, at = owner, readings.last
+            if len(rows) < len(readings):
+                own, at, gaps = owner.take(rows), at.take(rows), gaps.take(rows)
             since = gap_since(self.last.take(own), at)
             usual = self.usual.take(own)
             since[np.isnan(usual)] = np.nan
-            self.gap, interval = np.full(owners, np.nan), np.full(owners, np.nan)
+            self.gap, interval = np.full((2, owners), np.nan)
             np.fmin.at(self.gap, own, np.fmin(gaps, since))
             # How often an owner is read is how often its entities are: the rest of a scrape that a look divides is no
             # second scrape; who is back later than others of its owner says nothing of it.

@@ -86,7 +86,7 @@ class Paces:
         if values is None or valid is None:
             return
         good = batch.present & valid & np.isfinite(values) & (values > 0) & (values < _LONGEST_STEP_S)
-        if not good.any():
+        if not np.count_nonzero(good):
             return
         self._extend()
         at = batch.at[good]
@@ -109,7 +109,9 @@ class Paces:
         minutes = at // BUCKET_MS
         pauses = at - np.concatenate([at[:1] if pace.last == _NEVER else [pace.last], at[:-1]])
         pace.last = max(pace.last, int(at[-1]))
-        first = [0, *(np.flatnonzero(minutes[1:] != minutes[:-1]) + 1).tolist()]
+        first = [0]
+        if minutes[0] != minutes[-1]:
+            first += (np.flatnonzero(minutes[1:] != minutes[:-1]) + 1).tolist()
         for begin, end in zip(first, [*first[1:], len(at)], strict=True):
             minute = int(minutes[begin])
             slot = minute % BUCKETS

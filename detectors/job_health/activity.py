@@ -149,10 +149,10 @@ class Activity(_Readings):
                 heads = np.bincount(of, minlength=count)
             total = np.bincount(of, value, minlength=count)
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
-        works = self._last.power.take(gpu) >= _AS_BEFORE * self.power_level.take(job)
+        util, power, level = self._last.util.take(gpu), self._last.power.take(gpu), self.power_level.take(job)
+        works = power >= _AS_BEFORE * level
         self.one_works = np.bincount(job[works], minlength=count) > 0
-        util, power = self._last.util.take(gpu), self._last.power.take(gpu)
-        rests = (util < _IDLE_PERCENT) | ((util >= _SPINNING_PERCENT) & (power < SPINS * self.power_level.take(job)))
+        rests = (util < _IDLE_PERCENT) | ((util >= _SPINNING_PERCENT) & (power < SPINS * level))
         self.none_works = np.bincount(job[rests], minlength=count) == np.maximum(self.heard, 1)
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)

@@ -375,9 +375,8 @@ def _medians(values: FloatArray, job: IntArray, jobs: IntArray) -> tuple[FloatAr
     if len(job) == len(jobs):  # each has one
         return np.where(known, values, np.nan), known.astype(np.int64)
     of, ranked = job[known], values[known]
-    order = np.lexsort((ranked, of))
-    ranked = np.append(ranked[order], np.nan)
-    begins, ends = np.searchsorted(of[order], jobs), np.searchsorted(of[order], jobs, side="right")
+    ranked = np.append(ranked[np.lexsort((ranked, of))], np.nan)  # the jobs ascend before and after
+    begins, ends = of.searchsorted(jobs), of.searchsorted(jobs, side="right")
     count = ends - begins
     last = len(ranked) - 1
     low, high = begins + np.maximum(count - 1, 0) // 2, begins + count // 2

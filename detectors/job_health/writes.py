@@ -55,6 +55,8 @@ class Writes(Columns):
     def look(self, at_work: BoolArray) -> None:
         """At a point of the grid: learn what is usual on nodes `at_work`, (n,) as they are numbered in the layout."""
         due = np.flatnonzero(self.read)
+        if not len(due):
+            return
         keys = self._fleet.entities("storage")
         node = np.array([self._layout.number(str(keys[mount][0])) for mount in due.tolist()], np.int64)
         mine = due[(node >= 0) & np.append(at_work, False)[node]]

@@ -91,6 +91,8 @@ class Errors(Columns):
             ports, at = batch.entities[here], batch.at[tick, here]
             self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])
             self.at[ports] = at
+            if not known:
+                continue
             value = np.full((_MOST, len(ports)), np.nan)
             for row, name in known:
                 read = batch.values[name][tick, here]

@@ -282,7 +282,7 @@ class PowerThrottle:
     def _judge_limits(self, now: Instant, fresh: BoolArray) -> list[Finding]:
         """Say where a power limit was lowered, and where that is over; what is silent stays open."""
         gpus, limits = self._gpus, self._limits
-        if not limits.count or np.isnan(limits.enforced).all():
+        if np.count_nonzero(np.isnan(limits.enforced)) == limits.count:
             return []
         below, odd = limits.lowered(now, gpus, self._config.limit_ratio)
         found: list[Finding] = []

@@ -66,9 +66,11 @@ class ThrottledTime(Columns):
         All (count,).
         """
         reported = new & np.isfinite(counted)
+        self.rate[new & ~reported] = np.nan
+        if not np.count_nonzero(reported):
+            return
         growth, elapsed = counted - self.value, at - self.at
         moved, stood = reported & ((growth != 0) | (self.at < 0)), reported & (growth == 0) & (elapsed >= _HOLD_MS)
-        self.rate[new & ~reported] = np.nan
         if not np.count_nonzero(moved | stood):
             return
         known = ((moved & (growth > 0)) | stood) & (self.at >= 0) & (elapsed > 0)
