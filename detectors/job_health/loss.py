@@ -335,9 +335,10 @@ class Course(Evidence):
 
     def _risen(self) -> tuple[FloatArray, BoolArray]:
         above, inside = self._latest()
-        middle, low = _quantiles(above, inside, 0.5, 0.2)
         newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
-        (new,), (old,) = _quantiles(above, newer, 0.5), _quantiles(above, inside & ~newer, 0.5)
+        parts = np.concatenate([inside, newer, inside & ~newer], axis=1)
+        middles, lows = _quantiles(np.concatenate([above] * 3, axis=1), parts, 0.5, 0.2)
+        (middle, new, old), low = middles.reshape(3, -1), lows[: len(self)]
         with np.errstate(invalid="ignore"):
             falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
             stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)

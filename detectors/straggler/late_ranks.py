@@ -52,6 +52,8 @@ class Late:
         by_clock = self._slow_clocks(odd, places, len(ranks))
         slow = reporting[ranks.over(reporting, np.fmax(enough - by_clock[reporting], _ODD_TOO), look_s)]
         slow = slow[(ranks.costs[slow] >= self._config.job_share) & np.isfinite(ranks.computes_s[slow])]
+        if not len(slow):
+            return []
         all_of = gpus_of(job, layout)
         for node in np.unique(places.node[slow]).tolist():
             mates, name = reporting[places.node[reporting] == node], places.names[node]

@@ -125,8 +125,10 @@ class Ranks(Comparison):
     def close(self, now: Instant, places: Places, held: Sequence[int]) -> bool:
         """End the look if it is time to; return whether it did. `held` ranks are under a finding."""
         who = np.flatnonzero(self.sums[3])
+        if len(who) < 2:
+            return False
         active = int(np.count_nonzero((self.seen > 0) & (now - self.at <= _GONE_MS + 3000 * self.step_s)))
-        if len(who) < max(2, _HALF_OF * active):
+        if len(who) < _HALF_OF * active:
             return False
         begun = int(self.begun[who].min())
         whole = int(self.at[who].max()) - begun >= _LOOK_MS and len(who) >= _MOST_OF * active

@@ -274,7 +274,9 @@ class Readings(Comparison):
         """
         who, sparse = look.who, look.reads <= 1
         few = (look.middles[1][TENSOR] > 1) & (look.middles[1][TENSOR] <= _NO_MIDDLE)
-        more, habit = (np.where(few, work - look.lowest_other(work), work) for work in map(_more_work, (beside, apart)))
+        more, habit = map(_more_work, (beside, apart))
+        if np.count_nonzero(few):
+            more, habit = (np.where(few, work - look.lowest_other(work), work) for work in (more, habit))
         more[among[TENSOR] > self._most_spread] = np.inf
         latest, before = np.where(sparse, np.nan, more), np.where(sparse, more, self.more[0, who])
         self.more[:, who] = np.concatenate([[latest, before], self.more[1:-1, who]])
@@ -318,7 +320,7 @@ def _by_memory_clock(beside: FloatArray, look: Look) -> FloatArray:
     """Return by how much longer work takes (n,), a logarithm, whose memory's clock lies below its peers': by so much
     for the part of the time in which they use theirs. 0 of those whose memory is used less: they idle, or do less.
     """
-    if look.memory_clocks is None:
+    if look.memory_clocks is None or np.isnan(look.memory_clocks).all():  # mostly nobody reports it
         return np.zeros(len(look.who))
     usual, of = look.usual_memory_clocks
     below = look.memory_clocks - usual

@@ -257,7 +257,6 @@ class Watch(Kept):
         ends, clocks = (cast.ends[who], np.full(len(who), np.nan)) if whole else (None, window.memory_clocks[who])
         look = Look(who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks)
         comparison.look(look)
-        memory_clocks = np.exp([clocks, look.usual_memory_clocks[0]])
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
@@ -303,7 +302,7 @@ class Watch(Kept):
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
                     always=bool(comparison.early[entity]),
-                    memory_clocks=tuple(memory_clocks[:, place].tolist()),
+                    memory_clocks=tuple(np.exp([clocks, look.usual_memory_clocks[0]])[:, place].tolist()),
                 )
             )
         return found
