@@ -9,7 +9,7 @@ WAITING := --numprocesses $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 # The tests start hundreds of processes: each module is compiled by the first of them alone, whatever the caller's shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs check release sbom audit test test-core test-compose test-kubernetes test-slurm test-compliance test-console up down doctor setup console servers lint generate bench fuzz clean
+.PHONY: help demo docs check release sbom audit test test-core test-services test-compose test-kubernetes test-slurm test-compliance test-console up down doctor setup console servers lint generate bench fuzz clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -17,9 +17,11 @@ help: ## Show what there is
 demo: setup ## Replay the Vela power-brake incident through the real servers and show what happened
 	@$(BIN)/hindcast demo
 
-test: setup ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
-	@$(MAKE) --no-print-directory -j2 lint test-core  # mypy has use for one core only
-	@$(MAKE) --no-print-directory servers test-console
+# Two at a time, in this order, so that no core idles: mypy and the console's tests have use for one only.
+test: setup servers ## Lint, types, unit tests, laws, docs, and integration tests on the real servers
+	@$(MAKE) --no-print-directory -j2 lint test-core test-console test-services
+
+test-services: setup servers ## The tests of the services and of the whole, on the real servers
 	@$(BIN)/pytest services tests -m "not (compose or kubernetes or slurm or compliance)" $(WAITING)
 
 check: setup lint ## Before a commit: format, lint, types, and the tests that need no server and no installation
