@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO, Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from prometheus_client import Counter, Gauge, Histogram
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse
@@ -39,7 +39,7 @@ from services.api.runs.streams import Streams
 from services.api.settings import ApiSettings
 from services.api.store import Store, is_full
 from services.api.tasks.tasks import Tasks
-from services.kit.application import WITH_TOKEN, Asking, application, full_disk
+from services.kit.application import Asking, add_routes, application, full_disk, routes
 from services.kit.counting import Counting
 from services.kit.durable import watch_room
 from services.kit.errors import UserError
@@ -93,7 +93,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     app.add_exception_handler(sqlite3.OperationalError, _store_error)
     app.state.streams, app.state.ready = streams, False
     health.add(app, lambda: store.one("SELECT 1 FROM runs LIMIT 1"), lambda: _count_runs(runs_))
-    api = APIRouter(prefix="/api/v1", dependencies=WITH_TOKEN)
+    api = routes(app, "/api/v1")
     api.add_api_route("/me", _me, methods=["GET"], operation_id="me")
     recordings.add(api, library, runs_, settings)
     runs.add(api, runs_, streams, library)
@@ -105,7 +105,7 @@ def build(settings: ApiSettings, kafka: KafkaSettings | None = None, live: LiveR
     tasks.add(api, tasks_, library, runs_, settings)
     backtests.add(api, tasks_, library, settings)
     scenarios.add(api, tasks_, library, runs_)
-    app.include_router(api)
+    add_routes(app, api)
     serve_console(app, settings.console_dir)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
     app.add_middleware(Middleware, settings=settings, page=_is_page, large=_is_upload, larger=_TICKETS)

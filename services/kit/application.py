@@ -5,7 +5,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -42,6 +42,16 @@ def application(title: str, **given: Any) -> FastAPI:
     app.add_exception_handler(OSError, _disk_error)
     app.add_exception_handler(Exception, _defect)
     return app
+
+
+def routes(app: FastAPI, prefix: str) -> APIRouter:
+    """Return a router for what asks who it is, below `prefix`; `add_routes` puts it into the application."""
+    return APIRouter(prefix=prefix, dependencies=WITH_TOKEN, responses=app.router.responses)
+
+
+def add_routes(app: FastAPI, router: APIRouter) -> None:
+    """Add the routes as they are: `include_router` would work all of them out a second time, at the first request."""
+    app.router.routes.extend(router.routes)
 
 
 def add_health(app: FastAPI) -> None:

@@ -1,5 +1,6 @@
 """TLS by settings: the certificates of our services, read again when renewed, and what our clients believe and show."""
 
+import functools
 import logging
 import ssl
 from pathlib import Path
@@ -60,6 +61,8 @@ def _words(error: OSError) -> str:
 
 def client_context(ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
     """Return a client's context. Raises ValueError that names the file that cannot be used."""
+    if (ca, certificate, key) == (None, None, None):
+        return _system_context()
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -74,6 +77,12 @@ def client_context(ca: Path | None, certificate: Path | None = None, key: Path |
         except OSError as error:
             raise ValueError(f"{certificate}, {key}: {_words(error)}") from None
     return context
+
+
+@functools.cache
+def _system_context() -> ssl.SSLContext:
+    """Return what believes the system's authorities: to read them takes longer than a request does."""
+    return ssl.create_default_context()
 
 
 def _believed(file: Path | None) -> Path | None:

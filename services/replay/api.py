@@ -3,7 +3,7 @@
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from services.kit.application import WITH_TOKEN, add_health, add_metrics, application
+from services.kit.application import add_health, add_metrics, add_routes, application, routes
 from services.kit.middleware import MIB, Middleware
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
@@ -31,10 +31,10 @@ class SpeedRequest(BaseModel):
 def build(manager: Manager, settings: ReplaySettings) -> FastAPI:
     """Return the application."""
     app = application("hindcast replay")
-    replays = APIRouter(prefix="/api/v1/replays", dependencies=WITH_TOKEN)
+    replays = routes(app, "/api/v1/replays")
     _collection(replays, manager)
     _steering(replays, manager)
-    app.include_router(replays)
+    add_routes(app, replays)
     add_health(app)
     add_metrics(app)
     app.add_middleware(Middleware, settings=settings, largest_body=_LARGEST_BODY)
