@@ -36,7 +36,7 @@ from services.kit.deadletter import DeadLetter
 from services.kit.durable import Keeper
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, consumer, offsets_of, producer, subscribe
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.wire import Origin, WireError, origin_of
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,8 @@ from kafka.errors import KafkaError
 from services.kit import replays, topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, producer
-from services.kit.replays import ReplayDirectory, ReplayState
+from services.kit.replay_directory import ReplayDirectory
+from services.kit.replays import ReplayState
 
 _WAIT_S = 30.0
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, TypeAdapter, ValidationError, WithJsonSchema
 
 from detectors.contract import Finding
 from detectors.faults import faults
-from services.kit.kafka import Record
-from services.kit.replays import Topology
 from services.kit.times import parse_instant
 from services.kit.wire import CLOSED, INCIDENT, SHADOW, Origin, WireError, origin_of
+
+if TYPE_CHECKING:  # whose client takes long to load, and most who read findings have no Kafka
+    from services.kit.kafka import Record
+    from services.kit.replays import Topology
 
 
 def _known(name: str) -> str:
@@ -76,7 +78,7 @@ class FindingRecord(NamedTuple):
 
     origin: Origin
     finding: Finding
-    record: Record
+    record: "Record"
     rack: str = ""
     """That of its node, where the topology says one."""
 
@@ -119,7 +121,7 @@ class FindingRecord(NamedTuple):
         return self.finding.detected_at + self.origin.shift_ms
 
 
-def placed(one: FindingRecord, topologies: Mapping[str, Topology]) -> FindingRecord:
+def placed(one: FindingRecord, topologies: Mapping[str, "Topology"]) -> FindingRecord:
     """Return it with its node's rack; `topologies` by unit: a stream's is announced before its first record."""
     node = one.finding.entity.get("node")
     nodes = topologies.get(one.origin.unit, {}).get("nodes", ())
@@ -127,7 +129,7 @@ def placed(one: FindingRecord, topologies: Mapping[str, Topology]) -> FindingRec
     return one._replace(rack=rack or "")
 
 
-def finding_record_of(record: Record) -> FindingRecord:
+def finding_record_of(record: "Record") -> FindingRecord:
     """Return what a record of the findings topic says; raise WireError with the reason if it cannot be read."""
     origin = origin_of(list(record.headers))
     if not record.value:

@@ -1,4 +1,4 @@
-"""What is being replayed: the `replays` topic, written by replay, read by everybody.
+"""What is being replayed: the `replays` topic, written by replay, read by everybody (`services.kit.replay_directory`).
 
 Two compacted records a replay: its state (key ``cluster/replay``) and, before it, the topology it needs to be
 understood with (key ``cluster/replay/topology``). A live feed is a replay named ``live`` with no shift, and has a state
@@ -6,21 +6,17 @@ only where it is fed with watermarks.
 """
 
 import json
-import logging
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaTimeoutError
-from prometheus_client import Counter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from detectors.core.tails import BINS
 from services.kit import topics
-from services.kit.kafka import KafkaSettings, consumer, reached
 from services.kit.wire import Origin
 
-_log = logging.getLogger(__name__)
-UNREADABLE = Counter("hindcast_replays_unreadable_total", "Records of the topic replays that could not be read.")
+if TYPE_CHECKING:  # whose client takes long to load, and most who know of replays have no Kafka
+    from kafka import KafkaProducer
+
 Topology = dict[str, Any]
 DetectorSettings = dict[str, dict[str, bool | int | float | str | dict[str, dict[str, str]]]]
 """By detector what differs, as in detectors.yaml."""
@@ -99,67 +95,11 @@ class ReplayState(BaseModel):
         return self.state in ("ended", "stopped", "failed", "removed")
 
 
-def announce_topology(producer: KafkaProducer, unit: str, topology: Topology) -> Any:
+def announce_topology(producer: "KafkaProducer", unit: str, topology: Topology) -> Any:
     """Send a replay's topology and return the producer's future; to be acknowledged before its first state is sent."""
     return producer.send(topics.REPLAYS, key=f"{unit}/topology".encode(), value=json.dumps(topology).encode())
 
 
-def announce(producer: KafkaProducer, state: ReplayState) -> Any:
+def announce(producer: "KafkaProducer", state: ReplayState) -> Any:
     """Send a replay's state and return the producer's future."""
     return producer.send(topics.REPLAYS, key=state.unit.encode(), value=state.model_dump_json().encode())
-
-
-class ReplayDirectory:
-    """All replays and their topologies, followed from the start of the topic."""
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._consumer: KafkaConsumer = consumer(settings, group=None)
-        self._partition = TopicPartition(topics.REPLAYS, 0)
-        self._consumer.assign([self._partition])
-        self._consumer.seek_to_beginning(self._partition)
-        self.states: dict[str, ReplayState] = {}
-        self.topologies: dict[str, Topology] = {}
-        self.refresh()
-
-    def refresh(self) -> list[ReplayState]:
-        """Read on to the topic's present end; return the states that came, in order."""
-        end = self._consumer.end_offsets([self._partition])[self._partition]
-        came: list[ReplayState] = []
-        while reached(self._consumer, self._partition) < end:
-            for record in self._consumer.poll(timeout_ms=200).get(self._partition, []):
-                try:
-                    state = self._take(record.key.decode(), record.value)
-                except (ValueError, AttributeError) as error:
-                    # Every reader meets it at every start: counted, not sent to dead-letter again and again.
-                    UNREADABLE.inc()
-                    _log.warning("unreadable topic=%s offset=%d error=%s", topics.REPLAYS, record.offset, error)
-                    continue
-                if state is not None:
-                    came.append(state)
-        return came
-
-    def follow(self) -> None:
-        """Read on as `refresh` does, and wait while Kafka is away: for those who can do nothing without it."""
-        while True:
-            try:
-                self.refresh()
-            except KafkaTimeoutError:
-                _log.warning("waiting for Kafka topic=%s", topics.REPLAYS)
-            else:
-                return
-
-    def _take(self, key: str, value: bytes | None) -> ReplayState | None:
-        if value is None:
-            self.states.pop(key, None)
-            self.topologies.pop(key.removesuffix("/topology"), None)
-            return None
-        if key.endswith("/topology"):
-            self.topologies[key.removesuffix("/topology")] = json.loads(value)
-            return None
-        state = ReplayState.model_validate_json(value)
-        self.states[state.unit] = state
-        return state
-
-    def close(self) -> None:
-        """Close the consumer."""
-        self._consumer.close()

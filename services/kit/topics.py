@@ -3,14 +3,17 @@
 from collections.abc import Collection
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from kafka.admin import NewTopic
 from pydantic import BaseModel, ConfigDict
 
 from detectors import yaml_text
 from services.kit.errors import UserError
-from services.kit.kafka import KafkaSettings, admin
+
+if TYPE_CHECKING:  # whose client takes long to load, and most who know the topics' names have no Kafka
+    from kafka.admin import NewTopic
+
+    from services.kit.kafka import KafkaSettings
 
 FINDINGS = "findings"
 INCIDENTS = "incidents"
@@ -53,11 +56,13 @@ def declared() -> Topics:
     return Topics.model_validate(yaml_text.load(text))
 
 
-def create(settings: KafkaSettings) -> list[str]:
+def create(settings: "KafkaSettings") -> list[str]:
     """Create what is missing of the declared topics and return the created names: every partition has its leader.
 
     Raises UserError if a topic exists with another partition count: units would then be torn apart.
     """
+    from services.kit.kafka import admin
+
     plan = declared()
     with admin(settings) as client:
         existing = {t["name"]: len(t["partitions"]) for t in client.describe_topics(list(client.list_topics()))}
@@ -79,8 +84,10 @@ def create(settings: KafkaSettings) -> list[str]:
     return list(missing)
 
 
-def ids(settings: KafkaSettings, names: Collection[str]) -> dict[str, str]:
+def ids(settings: "KafkaSettings", names: Collection[str]) -> dict[str, str]:
     """Return what identifies topics, by name: one that is made anew has another. UserError (exit code 3): one lacks."""
+    from services.kit.kafka import admin
+
     with admin(settings) as client:
         found = {topic["name"]: topic for topic in client.describe_topics(sorted(names))}
     missing = [name for name in sorted(names) if name not in found or not found[name].get("partitions")]
@@ -95,8 +102,10 @@ def _partitions(topic: Topic, of_units: int) -> int:
     return of_units if topic.kind == "unit" else 1
 
 
-def new_topic(name: str, topic: Topic, plan: Topics, unit_partitions: int) -> NewTopic:
+def new_topic(name: str, topic: Topic, plan: Topics, unit_partitions: int) -> "NewTopic":
     """Return a declared topic with its partitions and Kafka's settings; replicated as the broker does by default."""
+    from kafka.admin import NewTopic
+
     config = dict(plan.defaults)
     if topic.compact:
         config["cleanup.policy"] = "compact"

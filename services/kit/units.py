@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, consumer, producer, reached
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 
 _log = logging.getLogger(__name__)
 _SEND_S = 30.0

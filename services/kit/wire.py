@@ -17,11 +17,12 @@ A jobs line is ``{"timestamp": T, "event": "start"|"end", "job": {...a line of j
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from services.kit.kafka import Record
+if TYPE_CHECKING:  # whose client takes long to load, and most who read rows have no Kafka
+    from services.kit.kafka import Record
 
 SCHEMA = b"hindcast.telemetry/v1"
 ARROW = b"application/vnd.apache.arrow.stream"
@@ -118,7 +119,7 @@ def origin_of(headers: Sequence[tuple[str, bytes]]) -> Origin:
         raise WireError(f"a header cannot be read: {error}") from None
 
 
-def payload_of(record: Record) -> Payload:
+def payload_of(record: "Record") -> Payload:
     """Return what a record carries; raise WireError, naming the reason, if it cannot be decoded."""
     headers = dict(record.headers)
     content = headers.get("content-type")

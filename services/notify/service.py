@@ -14,7 +14,7 @@ from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
 from services.kit.findings import FindingRecord, Position, finding_record_of, placed
 from services.kit.kafka import KafkaSettings, Record, consumer, producer, reached
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.wire import WireError
 from services.notify.alert_store import AlertStore

@@ -7,6 +7,7 @@ from pathlib import Path
 from services.kit import replays, topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, admin, producer
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.units import partition_of
 from services.recording.reader import Recording
@@ -199,7 +200,7 @@ class Manager:
             )
 
     def _announced(self) -> dict[str, replays.ReplayState]:
-        directory = replays.ReplayDirectory(self._kafka)
+        directory = ReplayDirectory(self._kafka)
         try:
             return directory.states
         finally:

@@ -4,7 +4,7 @@ import logging
 import threading
 
 from services.kit import kafka, service, topics
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.settings import check, load
 from services.sink.delivery import OtherProtocolError
 from services.sink.settings import SinkSettings

@@ -10,7 +10,7 @@ from services.kit.columns import batch_of
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
 from services.kit.kafka import Record
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.series import table
 from services.kit.wait import until
 from services.kit.wire import ARROW, WATERMARK, Origin, Watermark, WireError, origin_of, payload_of

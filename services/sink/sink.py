@@ -13,7 +13,7 @@ from kafka.errors import KafkaError, RebalanceInProgressError
 
 from services.kit.deadletter import DeadLetter
 from services.kit.kafka import Record, offsets_of, reached, subscribe
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import format_time
 from services.sink import metrics
 from services.sink.delivery import Delivery, Parcel

@@ -24,7 +24,7 @@ from detectors.registry import choose
 from services.gateway.announced import withdraw
 from services.kit import topics
 from services.kit.kafka import KafkaSettings
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import wall_ms
 from services.kit.wait import until
 from services.kit.wire import Watermark, payload_of

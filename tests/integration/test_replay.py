@@ -21,7 +21,8 @@ from services.cli.serving.replay import register
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
-from services.kit.replays import REMOVED_MARK, ReplayDirectory, ReplayState
+from services.kit.replay_directory import ReplayDirectory
+from services.kit.replays import REMOVED_MARK, ReplayState
 from services.kit.times import format_time, parse_time
 from services.kit.units import assigned
 from services.kit.wait import until

@@ -9,7 +9,7 @@ import pytest
 from services.kit import topics, units
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
-from services.kit.replays import ReplayDirectory
+from services.kit.replay_directory import ReplayDirectory
 
 pytestmark = pytest.mark.integration
 

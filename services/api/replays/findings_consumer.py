@@ -8,7 +8,8 @@ from services.api.replays.generations import Generation
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer, reached
-from services.kit.replays import ReplayDirectory, ReplayState, Topology
+from services.kit.replay_directory import ReplayDirectory
+from services.kit.replays import ReplayState, Topology
 from services.kit.wire import Origin, WireError, origin_of
 
 _DETECT_GROUP = "hindcast-detect"
