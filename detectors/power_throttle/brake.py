@@ -38,6 +38,7 @@ class Brake:
         ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > slowed)))
         if len(ask):
             down[ask] = self._down(now, ask, brake[ask], held[ask], usual_clock[ask], usual_power[ask])
+            gpus.note_heat(ask[down[ask]])
         back = ~gpus.busy | ~(gpus.clock < slowed)
         gpus.mark(new, down, ~brake & ~down & back)
 
@@ -139,5 +140,5 @@ class Brake:
         # warm air, or without its fans, who is warmer than half of them.
         _, _, median, warmest = gpus.lacks(those, now)
         cooler = ~(gpus.temp[those] > (median if uncooled else warmest))
-        sure = far & lasting & cooler & gpus.works(those, now)
+        sure = far & lasting & cooler & ~gpus.was_hot(those) & gpus.works(those, now)
         return np.asarray(sure if alike else sure & gpus.improbable(those))

@@ -4,14 +4,15 @@ What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with 
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
-of both on a whole node, two fifths of both on one GPU, while they work as much as before and are no warmer than their
-peers. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
+of both on a whole node, two fifths of both on one GPU, while they work as much as before, are no warmer than their
+peers and were not too hot just before. A node whose GPUs run at one clock, though each draws its own, had it set: that
+is no cap. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
 limit, which nobody lowered: the cap is another's, as a BMC's for a lost supply. GPUs that wait for a braked one lose
 power but keep their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket
 where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
 
-It is wrong where a whole node's clocks are set lower in the middle of a job that has no other, and blind, without bits
-and BMC, to a brake that takes less, or that was on before the node was first seen.
+It is wrong where a whole node's clocks are set to half in the middle of a job that has no other, and blind, without
+bits and BMC, to a brake that takes less, or that was on before the node was first seen.
 """
 
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.brakes import HALVED, NODE_LEFT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, STALE_MS
 from detectors.signals.held_down import medians
+from detectors.signals.set_clocks import SetClocks
 from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
 
@@ -77,7 +79,7 @@ class PowerThrottle:
         self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION", (POWER_BRAKE_NS, POWER_CAP_NS))
         self._brake = Brake(config, self._gpus)
         self._supplies, self._cooling = BmcAlarms(fleet, ["supply"]), BmcAlarms(fleet, ["fan", "inlet"])
-        self._limits = Limits()
+        self._limits, self._set_clocks = Limits(), SetClocks()
         self._book = CaseBook(self.spec.name, _RETURN_MS)
 
     @property
@@ -87,8 +89,8 @@ class PowerThrottle:
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what the BMCs say of power supplies, and which power limits people set."""
-        for alarms in (self._supplies, self._cooling):
-            alarms.take_lines(records)
+        self._supplies.take_lines(records)
+        self._cooling.take_lines(records)
         self._limits.take_lines(records, self._gpus.layout)
         return ()
 
@@ -117,12 +119,12 @@ class PowerThrottle:
         return [*over, *began, *self._judge_limits(now, fresh), *self._judge_supplies(now, fresh)]
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
-        found: list[Finding] = []
-        layout = self._gpus.layout
+        found, layout = list[Finding](), self._gpus.layout
         held, at_work = (
             np.bincount(layout.node[some], minlength=len(layout.names)) for some in (suspect, fresh & self._gpus.busy)
         )
         nodes = np.flatnonzero(held).tolist()
+        self._set_clocks.forget(now - STALE_MS)
         braked_nodes = {layout.names[node] for node in nodes if held[node] >= _NODE_SHARE * at_work[node]}
         braked_nodes |= {case.node for case in self._brakes()}
         for number in nodes:
@@ -138,8 +140,7 @@ class PowerThrottle:
     ) -> list[Finding]:
         gpus = self._gpus
         alarm = self._supplies.alarm(node, now)
-        brake, held = self._brake.stated(here)
-        watts = np.fmax(gpus.watts(here), gpus.power[here])
+        (brake, held), watts = self._brake.stated(here), np.fmax(gpus.watts(here), gpus.power[here])
         chosen = self._limits.decided(gpus, here, watts)
         stated = brake | (held & ~chosen)
         confirmed = gpus.run[here] >= self._config.confirm_readings
@@ -155,7 +156,9 @@ class PowerThrottle:
             # Whose job has no other node may have set a lower clock for it; nobody does that to one of several.
             job = self._fleet.job_of(node)
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
-            left = HALVED if job is None or len(job.nodes) == 1 or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
+            slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
+            chosen_clock = job is None or len(job.nodes) == 1 or self._set_clocks.are_set(node, *slow)
+            left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
             of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
@@ -234,9 +237,8 @@ class PowerThrottle:
         """Return when the supply's alarm came if right before; else midway from the last free to the first braked."""
         gpus = self._gpus
         first = int(gpus.since[case.held].min())
-        if case.alarm is not None and (gpus.run[case.held] == 0).all():
-            return case.alarm.at
-        if case.alarm is not None and first - STALE_MS <= case.alarm.at <= first:
+        free = (gpus.run[case.held] == 0).all()
+        if case.alarm is not None and (free or first - STALE_MS <= case.alarm.at <= first):
             return case.alarm.at
         before = gpus.before[case.held]
         before = before[(before >= 0) & (before < first) & (first - before <= STALE_MS)]
@@ -250,9 +252,7 @@ class PowerThrottle:
             since = self._gpus.free_since[heard]
             # Where the driver says that the brake is off, it is.
             sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
-            patience = _RELEASE_MS if sure else _UNSURE_MS
-            if case.memo.get("again"):
-                patience = _RETURNED_MS
+            patience = _RETURNED_MS if case.memo.get("again") else _RELEASE_MS if sure else _UNSURE_MS
             if heard.any() and ((since >= 0) & (now - since >= patience)).all():
                 over.append(self._end(now, case, "clocks and power are free again"))
         return over
@@ -268,9 +268,8 @@ class PowerThrottle:
         return [case for case in self._book.cases() if not case.aspect]
 
     def _members(self, case: OpenCase) -> BoolArray:
-        layout = self._gpus.layout
+        layout, gpu = self._gpus.layout, case.entity.get("gpu")
         of_node: BoolArray = layout.node == layout.number(case.node)
-        gpu = case.entity.get("gpu")
         return of_node if gpu is None else of_node & (layout.gpu == gpu)
 
     def _hold(self) -> None:
@@ -368,10 +367,9 @@ class PowerThrottle:
         seen to do is then no habit of theirs.
         """
         gpus, peers = self._gpus, self._gpus.peers_of(int(mates[0]), now)
-        if len(mates) < 2 or len(peers) < FEWEST_PEERS or not gpus.busy[mates].all():
-            return False
         cut = median_of(gpus.clock[mates]) <= HALVED * median_of(gpus.clock[peers])
-        if not cut or median_of(gpus.power[mates] / gpus.limit[mates]) > HALVED:
+        few = len(mates) < 2 or len(peers) < FEWEST_PEERS
+        if few or not gpus.busy[mates].all() or not cut or median_of(gpus.power[mates] / gpus.limit[mates]) > HALVED:
             return False
         for habit in gpus.usual.values():
             habit.forget(mates)
@@ -382,9 +380,10 @@ class PowerThrottle:
         numbers, arrays = self._gpus.snapshot()
         lines, sensors = self._supplies.snapshot()
         cooling, cooled = self._cooling.snapshot()
-        document: dict[str, Any] = {"numbers": numbers, "lines": lines, "book": self._book.snapshot()}
         arrays |= sensors | {f"cooling_{name}": array for name, array in cooled.items()}
-        return pack(document | {"cooling": cooling}, arrays | self._limits.arrays("limit_"))
+        document: dict[str, Any] = {"numbers": numbers, "lines": lines, "cooling": cooling}
+        document |= {"book": self._book.snapshot(), "set_clocks": self._set_clocks.snapshot()}
+        return pack(document, arrays | self._limits.arrays("limit_"))
 
     @classmethod
     def restore(cls, config: DetectorConfig, fleet: Fleet, state: bytes) -> Self:
@@ -397,4 +396,5 @@ class PowerThrottle:
         cooled = {name.removeprefix("cooling_"): array for name, array in arrays.items() if name.startswith("cooling_")}
         detector._cooling.load(document.get("cooling", {}), cooled)
         detector._book.load(document["book"])
+        detector._set_clocks.load(document.get("set_clocks", {}))
         return detector

@@ -8,7 +8,7 @@ import pytest
 
 from detectors.fleet.fleet import INFERRED
 from detectors.power_throttle.examples import Brake, tape_of
-from detectors.power_throttle.test_detector import DEFAULT, changed, firing, run
+from detectors.power_throttle.test_detector import DEFAULT, firing, lowered, run
 from detectors.tapes.gpus import START, name
 
 
@@ -107,16 +107,17 @@ def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(watts: f
     assert [one.entity["node"] for one in found] == named
 
 
-@pytest.mark.parametrize(("nodes", "named"), [(1, []), (2, [name(1)])])
-def test_who_has_a_job_by_himself_may_have_set_his_nodes_clocks(nodes: int, named: list[str]) -> None:
-    """A quarter less of clock and power; nobody does that to one node of several, and half of both is a brake."""
-
-    def less(at: Any, node: Any, _: Any, values: Any) -> Any:
-        return np.where((node == name(1)) & (at >= 240), 0.75 * values, values)
+@pytest.mark.parametrize(
+    ("nodes", "is_set", "left", "named"),
+    [(1, False, 0.75, []), (2, False, 0.75, [name(1)]), (2, True, 0.75, []), (2, True, 0.5, [name(1)])],
+)
+def test_clocks_that_somebody_set_are_no_cap(nodes: int, is_set: bool, left: float, named: list[str]) -> None:
+    """Under a cap all draw as much, each at the clock that its chip reaches: at a clock that was set it is the other
+    way around. Who has a job by himself may cap it, and half of both is a brake.
+    """
 
     tape = tape_of(replace(DEFAULT, nodes=6, minutes=10, brakes=[], supply_lines=False))
-    for field in ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK"):
-        tape = changed(tape, field, less)
+    tape = lowered(tape, name(1), 240, left, is_set=is_set)
     (job,) = tape.jobs
     jobs = [
         replace(job, job=replace(job.job, job_id=f"{first}", nodes=job.job.nodes[first : first + nodes]))

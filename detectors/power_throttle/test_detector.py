@@ -43,6 +43,23 @@ def changed(tape: Tape, field: str, change: Any) -> Tape:
     return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
 
 
+def lowered(tape: Tape, node: str, since_s: float, left: float, *, is_set: bool = False) -> Tape:
+    """Return the tape with so much `left` of a node's power and clock: capped, so that all its GPUs draw as much, each
+    at the clock that its chip reaches with it; or at a clock that was set, at which each draws its own.
+    """
+
+    def change(same: bool) -> Any:
+        def of_chip(at: Any, nodes: Any, gpu: Any, values: Any) -> Any:
+            lower = (
+                left * np.median(values[nodes == node]) * (1.0 if same else 1 + 0.02 * (gpu.astype(int) - 3.5) / 3.5)
+            )
+            return np.where((nodes == node) & (at >= since_s), lower, values)
+
+        return of_chip
+
+    return changed(changed(tape, "DCGM_FI_DEV_POWER_USAGE", change(not is_set)), "DCGM_FI_DEV_SM_CLOCK", change(is_set))
+
+
 def test_one_finding_on_the_node_with_its_evidence_and_its_end() -> None:
     found = run(tape_of(replace(BRAKED, missing=0.0)))
     assert [(finding.state, dict(finding.entity)) for finding in found] == [

@@ -31,6 +31,18 @@ def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(
     assert bool(firing(replace(tape, logs=[*tape.logs, *lines]))) == braked
 
 
+@pytest.mark.parametrize(("until_s", "braked"), [(400, False), (600, True)])
+def test_what_heat_held_down_is_not_braked_the_moment_that_it_is_cooler(until_s: int, braked: bool) -> None:
+    """A clock that is low two minutes after the heat has another reason."""
+
+    def warmth(seconds: Any, node: Any, _gpu: Any, _values: Any) -> Any:
+        hot = (node == name(2)) & (seconds >= 300) & (seconds < 340)
+        return np.where(hot, 86.0, np.where(node == name(2), 45.0, 55.0 + 3.0 * (np.arange(len(node)) % 3)))
+
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, until_s)], supply_lines=False)
+    assert bool(firing(changed(tape_of(scene), TEMP, warmth))) == braked
+
+
 @pytest.mark.parametrize(("share", "braked"), [(0.0, True), (0.8, False)], ids=["power alone", "heat, too"])
 def test_time_that_is_counted_for_heat_as_well_as_for_power_is_no_brake(share: float, braked: bool) -> None:
     tape = tape_of(Scene(supply_lines=False, fields=[field for field in Scene.fields if field != REASONS]))

@@ -11,10 +11,15 @@ from detectors.core.statistics import known_or
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
+from detectors.signals.heat_limits import limits_of
 from detectors.signals.throttle_bits import ThrottledTime
 
 _HEAT: Final = "DCGM_FI_DEV_THERMAL_VIOLATION"
 
+_NEAR_K: Final = 3.0
+"""Below its highest temperature the driver holds a GPU that is too warm (A100: at 82 to 85 degrees)."""
+_COOLS_MS: Final = 120_000
+"""What heat held down is free again within a minute and a half of cooling, as scrapes of 30 s see it."""
 _EQUAL_WORK: Final = 0.8
 """At least so much of the activity of its peers, or of its own, is work as before: the activity of a GPU that waits for
 others falls in the proportion of the wait, while its clock stays."""
@@ -23,7 +28,8 @@ others falls in the proportion of the wait, while its clock stays."""
 class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
 
-    `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading.
+    `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading; `hot_at` when it
+    was last held down and as warm as it may be.
     """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
@@ -34,11 +40,13 @@ class Work(GpusAtWork):
     lost_power: FloatArray = column(np.nan)
     worked: FloatArray = column(np.nan)
     heat: FloatArray = column(np.nan)
+    hot_at: IntArray = column(-1)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
         """Begin with nothing; see `GpusAtWork`."""
         super().__init__(config, fleet, counter, by_reason)
         self.heated = ThrottledTime()
+        self._warmest: FloatArray = np.empty((2, 0))
 
     def _parts(self) -> list[Columns]:
         return [*super()._parts(), self.heated]
@@ -47,6 +55,21 @@ class Work(GpusAtWork):
         super()._take_tick(batch, tick, here)
         if _HEAT in batch.sound:
             self.heat[batch.entities[here]] = reported(batch, _HEAT, tick, here)
+
+    def _describe(self) -> None:
+        super()._describe()
+        new = self.layout.node[self._warmest.shape[1] :].tolist()
+        limits = [limits_of(self.model_of(self.layout.names[node])) for node in new]
+        self._warmest = np.concatenate([self._warmest, np.array(limits).reshape(-1, 2).T - _NEAR_K], axis=1)
+
+    def note_heat(self, those: IntArray) -> None:
+        """Take note of which GPUs that are held down now are as warm as they may be, chip or memory."""
+        hot = those[(np.array([self.temp[those], self.memory[those]]) >= self._warmest[:, those]).any(axis=0)]
+        self.hot_at[hot] = self.at[hot]
+
+    def was_hot(self, gpus: IntArray) -> BoolArray:
+        """Return which GPUs heat has held down of late: they are not free again the moment that they are cooler."""
+        return np.asarray((self.hot_at[gpus] >= 0) & (self.at[gpus] - self.hot_at[gpus] <= _COOLS_MS))
 
     def settle(self) -> BoolArray:
         """Return which GPUs have a reading that was not judged yet, after taking note of what their counters say."""

@@ -39,6 +39,7 @@ from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
 from detectors.spec import load_spec
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
+from detectors.straggler.holding import HOLD_MS, RETURN_MS, hold_ms, slow_again
 from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
@@ -50,13 +51,6 @@ from detectors.straggler.suspects import Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
 
 _LONGEST_STEP_S = 86_400.0
-_GAP_MS: Final = 120_000
-_GAP_ROOM: Final = 1.15
-_HOLD_MS, _HOLD_LONGEST_MS = 270_000, 600_000
-"""An alert is resolved within five minutes of the fault's end; until then a fault that comes and goes is one. It
-is held for longer than it ever kept up, but not for ever."""
-_BRIEF_MS, _HOLD_BRIEF_MS = 300_000, 420_000
-"""What was slow for less than five minutes comes back more likely than not: it is held for longer than that."""
 _IN_TIME: Final = np.uint64(0b111)
 """Three looks in time, and it keeps up."""
 _HARMLESS_LOOKS: Final = 15
@@ -102,7 +96,7 @@ class Straggler(Kept):
         self._watch = Watch(config, fleet, self._layout)
         self._late = Late(config, self._layout, self._causes, self._watch)
         self._links = SlowLinks(fleet)
-        self._book = CaseBook(self.spec.name)
+        self._book = CaseBook(self.spec.name, RETURN_MS)
         self._rises = Rises()
         self._works: dict[str, _Work] = {}
         self._numbers: dict[str, int] = {}
@@ -322,6 +316,7 @@ class Straggler(Kept):
         limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
         report = report_of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
+        again = not harmless and self._book.returned(now, "straggler", one.entity)
         memo = {"job_id": one.job.job_id, "ranks": list(one.ranks), "slow_at": now, "gap_ms": 0, "slow": True}
         return self._book.fire(
             now,
@@ -335,7 +330,7 @@ class Straggler(Kept):
             evidence=report.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",
-            memo=memo | {"lag": one.lag},
+            memo=memo | {"lag": one.lag, "again": again},
         )
 
     def _compared(self, node: str, gpus: IntArray | None) -> tuple[Comparison, IntArray]:
@@ -350,7 +345,7 @@ class Straggler(Kept):
             if nic := case.memo.get("nic"):
                 if self._links.is_slow(case.node, str(nic)):
                     case.memo["slow_at"] = now
-                elif now - case.memo["slow_at"] >= _HOLD_MS:
+                elif now - case.memo["slow_at"] >= HOLD_MS:
                     found.append(self._end(now, case, "its link runs at its speed again"))
                 continue
             ranks = np.array(case.memo["ranks"], np.int64)
@@ -360,22 +355,14 @@ class Straggler(Kept):
             compared, who = self._compared(case.node, gpus) if job_id is None else (self._works[job_id].ranks, ranks)
             odd = compared.odd[who]
             if 2 * np.count_nonzero(odd & np.uint64(1)) >= len(who):  # a node is as slow as half of its ranks are
-                gap_ms = now - case.memo["slow_at"]
-                if not case.memo["slow"] and gap_ms > _GAP_MS:
-                    case.memo["gap_ms"] = max(case.memo["gap_ms"], gap_ms)
-                case.memo |= {"slow_at": now, "slow": True, "lag": float(np.median(compared.lag[who]))}
+                slow_again(case, now)
+                case.memo["lag"] = float(np.median(compared.lag[who]))
                 continue
             case.memo["slow"] = False
-            if 2 * np.count_nonzero(odd & _IN_TIME) < len(who) and now - case.memo["slow_at"] >= self._hold_ms(case):
+            if 2 * np.count_nonzero(odd & _IN_TIME) < len(who) and now - case.memo["slow_at"] >= hold_ms(case):
                 compared.forget(who)
                 found.append(self._end(now, case, "it keeps up with its peers again"))
         return found
-
-    def _hold_ms(self, case: OpenCase) -> float:
-        if gap_ms := float(case.memo["gap_ms"]):
-            return min(max(_GAP_ROOM * gap_ms, _HOLD_MS), _HOLD_LONGEST_MS)
-        brief = int(case.memo["slow_at"]) - case.started_at < _BRIEF_MS
-        return _HOLD_BRIEF_MS if brief else _HOLD_MS
 
     def _end(self, now: Instant, case: OpenCase, reason: str) -> Finding:
         lasted_s = (case.memo["slow_at"] - case.started_at) / 1000

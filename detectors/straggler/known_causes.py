@@ -18,6 +18,7 @@ from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED, UNSPENT
 from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
+from detectors.signals.set_clocks import SetClocks
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
 
@@ -84,7 +85,7 @@ class KnownCauses(Columns):
     stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    KEPT = ("lines", "links_lost", "links_back")
+    KEPT = ("lines", "links_lost", "links_back", "set_clocks")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
@@ -93,10 +94,11 @@ class KnownCauses(Columns):
         """By node, when its log last reported a fault of its hardware."""
         self.links_lost: dict[str, Instant] = {}
         self.links_back: dict[str, Instant] = {}
+        self.set_clocks = SetClocks()
 
     def begin_afresh(self, name: str) -> None:
-        """Go on without the links that older versions did not note."""
-        if name not in ("links_lost", "links_back"):
+        """Go on without the links and clocks that older versions did not note."""
+        if name not in ("links_lost", "links_back", "set_clocks"):
             super().begin_afresh(name)
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
@@ -244,6 +246,8 @@ class KnownCauses(Columns):
             return True
         if len(those) == 1 or clock_ratio > NODE_LEFT:
             return False
+        if self.set_clocks.are_set(node, since, now, self.now[CLOCK, those], self.now[WATTS, those]):
+            return False
         job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= SLOWED
         return seen and (job is None or since >= job.start + _LEARNT_MS)
 
@@ -288,3 +292,4 @@ class KnownCauses(Columns):
         self.lines = {node: at for node, at in self.lines.items() if now - at <= _KEEP_MS}
         self.links_lost = {node: at for node, at in self.links_lost.items() if now - at <= _KEEP_MS}
         self.links_back = {node: at for node, at in self.links_back.items() if node in self.links_lost}
+        self.set_clocks.forget(now - _KEEP_MS)

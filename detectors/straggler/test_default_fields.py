@@ -11,7 +11,7 @@ from detectors.contract import BoolArray, FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, SM, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
 from detectors.straggler.test_detector import UNREAD, entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 from detectors.tapes.gpus import name
@@ -227,3 +227,21 @@ def test_memory_whose_clock_is_below_that_of_its_mates_holds_up_the_job(
     read: dict[str, Any] = {TENSOR: _unread, DRAM: _unread, ENERGY: _unread, COPIES: _reads(used, 25, 30)}
     read |= {} if clock is None else {"DCGM_FI_DEV_MEM_CLOCK": _reads(*clock)}
     assert entities(replace(SLOW_MEMORY, dcgm=read | {POWER: _alike})) == found
+
+
+@pytest.mark.parametrize(("is_set", "named"), [(True, [{"node": name(1)}]), (False, [])])
+def test_a_node_whose_clocks_somebody_set_lower_is_a_straggler_and_one_that_is_capped_is_not(
+    is_set: bool, named: list[Any]
+) -> None:
+    """At a clock that was set each chip draws its own; under a cap all draw as much, each at its own clock."""
+
+    def of_chip(low: float, *, same: bool) -> Any:
+        def change(at_s: FloatArray, values: FloatArray) -> FloatArray:
+            lower = low * (1.0 if same else 1 + 0.03 * (np.arange(values.shape[1]) % 8 - 3.5) / 3.5)
+            return np.where((at_s >= BEGUN_S) & (at_s < OVER_S) & _of_second_node(values), lower, values)
+
+        return change
+
+    slow = replace(SEEN, felt="clock", slow=[Slow(list(range(8, 16)), BEGUN_S, OVER_S, factor=1.4)])
+    read = DEFAULT | {COPIES: _alike, CLOCK: of_chip(1000, same=is_set), POWER: of_chip(180, same=not is_set)}
+    assert entities(replace(slow, dcgm={**read, ENERGY: _unread, REASONS: _unread})) == named

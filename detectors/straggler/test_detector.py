@@ -197,6 +197,14 @@ def test_what_comes_and_goes_is_one_finding() -> None:
     assert 1350 < since(found[1]) <= 1350 + 300
 
 
+def test_what_is_back_within_the_hour_is_held_until_it_stays_away() -> None:
+    """Six minutes slow and twelve in time, four times over: an alert, a second, and no third."""
+    bouts = [Slow([CULPRIT], at, at + 360) for at in range(300, 4000, 1080)]
+    found = run(replace(PLAIN, minutes=105, compute_s=8.0, slow=bouts))
+    assert [finding.state for finding in found] == ["firing", "resolved", "firing", "resolved"]
+    assert 1800 <= since(found[3]) - (300 + 3 * 1080 + 360) <= 1800 + 60
+
+
 def test_a_job_of_two_ranks_is_compared_with_its_own_past() -> None:
     pair = replace(PLAIN, nodes=2, gpus=1, minutes=12, slow=[Slow([1], 300)])
     assert entities(pair) == [{"node": name(1), "gpu": 0}]

@@ -37,13 +37,13 @@ from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import WHOLE_NODE, reported
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.signals.heat_limits import limits_of
 from detectors.signals.held_down import medians
 from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import load_spec
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
 from detectors.thermal_throttle.heat import RELEASE_S, Heat
-from detectors.thermal_throttle.limits import limits_of
 
 _FAULT: Fault = "thermal_throttle"
 _READINGS: Final = 2

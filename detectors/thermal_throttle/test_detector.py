@@ -10,13 +10,13 @@ from detectors.contract import Finding, LogRecord
 from detectors.engine.rows import Rows
 from detectors.laws import lines
 from detectors.signals.bmc_alarms import alarm_line
+from detectors.signals.heat_limits import limits_of
 from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import configure
 from detectors.tapes.gpus import START, Cluster, name
 from detectors.tapes.tape import Tape, play
 from detectors.thermal_throttle.detector import ThermalThrottle
 from detectors.thermal_throttle.examples import FAN, INLET, NODE, SINK, Heat, Scene, tape_of
-from detectors.thermal_throttle.limits import limits_of
 
 BITS = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
 
