@@ -86,20 +86,24 @@ class Paces(Columns):
         return np.where(few, np.nan, earlier), np.where(few, np.nan, lately)
 
     def as_before(self, now: Instant, job_id: str) -> bool:
-        """Return whether a job's steps go on, and take as long as they did."""
+        """Return whether a job's steps go on, and take as long as they did, as far as their scatter shows."""
         number = self.jobs.find(job_id)
         if not 0 <= number < len(self):
             return False
-        earlier, lately = (values[number] for values in self.before_and_now())
+        lately = self.before_and_now()[1][number]
+        moved, error = (values[number] for values in self._moved())
         goes_on = now - self.at[number] <= max(_LASTS_MS, 2000 * lately)
-        return bool(goes_on and lately <= (1 + _WANDERS) * earlier)
+        return bool(goes_on and moved <= max(np.log1p(_WANDERS), _SURE * error))
 
     def slower(self, now: Instant) -> FloatArray:
         """Return by how much longer (a share, jobs) the steps of each job surely are; 0 where they are not."""
-        earlier, lately = self.before_and_now()
-        moved = np.log(lately) - np.log(earlier)
-        logs = np.abs(np.log(self.recent[_NOW:]) - np.log(earlier)).T
-        scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
-        error = MEDIAN_ERROR * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)
+        moved, error = self._moved()
         sure = (moved >= _SURE * error) & (now - self.at <= _LASTS_MS)
         return np.where(sure, np.expm1(moved), 0.0)
+
+    def _moved(self) -> tuple[FloatArray, FloatArray]:
+        """Return by how much longer the steps of each job are (a logarithm, jobs), and the standard error of that."""
+        earlier, lately = self.before_and_now()
+        logs = np.abs(np.log(self.recent[_NOW:]) - np.log(earlier)).T
+        scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
+        return np.log(lately) - np.log(earlier), MEDIAN_ERROR * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)

@@ -310,6 +310,22 @@ def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_a
     assert entities(dropping) == [PORT], "a packet that is dropped is lost, whatever the steps say"
 
 
+def test_steps_that_vary_by_a_tenth_are_as_before_as_far_as_that_shows() -> None:
+    """As those of trainers that wait for rollouts: of two minutes the middle is not that of the eight before."""
+    varies = np.random.default_rng(5).normal(1.0, 0.1, 80)
+
+    def uneven(rows: Any, values: Any) -> Any:
+        return values * varies[(seconds(rows) // 30).astype(int)]
+
+    def longer(rows: Any, values: Any) -> Any:
+        return values * np.where((seconds(rows) >= 1200) & (seconds(rows) < 1500), 1.4, 1.0)
+
+    scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
+    tape = changed(growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT), "steps", "step_time_s", uneven)
+    assert entities(tape) == []
+    assert entities(changed(tape, "steps", "step_time_s", longer)) == [PORT]
+
+
 def test_one_port_that_pauses_is_a_congestion_where_the_job_there_stands() -> None:
     scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
     tape = growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT)

@@ -289,8 +289,8 @@ class Straggler(Kept):
         Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
         clock is slow, and activity higher; or if it is idle, and the others spin. Ranks wait by their own times.
         """
-        if one.how == LATE:
-            return True
+        if one.how == LATE or one.does_other_work():
+            return one.how == LATE
         effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
         as_one = one.in_step and (not inferred or one.is_waited_for() or bool(effect and effect.slower))

@@ -36,6 +36,8 @@ _MOST_NODE_SHARE: Final = 0.05
 """Of a large job so many more may be odd at once by themselves."""
 _MORE_TO_DO: Final = 1.5
 """Of the power of its peers: sixty stragglers with a lower clock, in recordings of others, draw 0.51 to 1.21 of it."""
+_OTHER_WORK: Final = 0.6
+"""Of the tensor activity of its peers: slow memory lengthens the step of all, and leaves each as much to compute."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),
@@ -119,6 +121,10 @@ class Suspect:
         what they do at work, and for a part of the time.
         """
         return self.ratio(POWER) > _MORE_TO_DO
+
+    def does_other_work(self) -> bool:
+        """Return whether it works longer by moving data, and computes far less: it generates while its peers train."""
+        return self.how == LONG_WORK and self.ratio(TENSOR) < _OTHER_WORK
 
     def is_waited_for(self) -> bool:
         """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin."""

@@ -80,6 +80,18 @@ def test_a_link_that_was_back_before_explains_nothing() -> None:
     assert entities(replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320)], logs=flap)) == [ONLY]
 
 
+@pytest.mark.parametrize(("tensor", "named"), [(0.55, []), (0.75, [ONLY])])
+def test_who_computes_far_less_and_moves_more_does_other_work(tensor: float, named: list[Any]) -> None:
+    """A GPU that generates, in a job whose others train on what it made."""
+
+    def less(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        first = np.arange(values.shape[1]) == FIRST
+        return np.where((at_s >= 600) & (at_s < 1320) & first, tensor * values, values)
+
+    slow = replace(SEEN, felt="memory", slow=[Slow([FIRST], 600, 1320, factor=1.45)], dcgm={TENSOR: less})
+    assert [dict(one.entity) for one in run(slow) if one.severity != "info" and one.state == "firing"] == named
+
+
 def _active(at_s: FloatArray, values: FloatArray) -> FloatArray:
     """Who waits spins on a part of its SMs: the ratio shows less than how much longer the other works."""
     slow, own = (at_s >= 600) & (at_s < 1320), np.arange(values.shape[1]) == FIRST
