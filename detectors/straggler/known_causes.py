@@ -191,12 +191,20 @@ class KnownCauses(Columns):
                 self.now[[LIMIT, ALLOWED], index] = float(facts.get("power_limit_w") or np.nan)
 
     def explain(
-        self, node: str, those: IntArray, peers: IntArray, clock_ratio: float, since: Instant, now: Instant
+        self,
+        node: str,
+        those: IntArray,
+        peers: IntArray,
+        clock_ratio: float,
+        watts: FloatArray,
+        since: Instant,
+        now: Instant,
     ) -> bool:
         """Return whether something else explains that some GPUs of a node (indices) have been slow since then.
 
-        `peers` are the indices of all GPUs of the job, `clock_ratio` the lowest of theirs to that of peers. GPUs that
-        do report, and have not done so since, may still give a reason: that explains it for as long.
+        `peers` are the indices of all GPUs of the job, `clock_ratio` the lowest of theirs to that of peers, `watts`
+        what each drew at work before. GPUs that do report, and have not done so since, may still give a reason: that
+        explains it for as long.
         """
         if self.lines.get(node, -_LINES_MS) >= since - _LINES_MS:
             return True
@@ -212,7 +220,7 @@ class KnownCauses(Columns):
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
-        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, since, now):
+        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, watts, since, now):
             self.named_at[those] = now
         named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
@@ -227,7 +235,14 @@ class KnownCauses(Columns):
         return np.asarray(those[same[self._layout.node[those]]])
 
     def _unread(
-        self, node: str, those: IntArray, others: IntArray, clock_ratio: float, since: Instant, now: Instant
+        self,
+        node: str,
+        those: IntArray,
+        others: IntArray,
+        clock_ratio: float,
+        watts: FloatArray,
+        since: Instant,
+        now: Instant,
     ) -> bool:
         """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
         all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
@@ -242,7 +257,9 @@ class KnownCauses(Columns):
             return False
         at_once = median_of(self.latest[those]) <= HALVED * median_of(self.latest[others])
         drawn = median_of(self.now[WATTS, those]), median_of(self.now[WATTS, others])
-        if (at_once or clock_ratio <= HALVED) and not drawn[0] > HALVED * drawn[1]:  # a minute's mean shows it later
+        # A minute's mean shows it later. Peers that wait draw less themselves.
+        halved = not drawn[0] > HALVED * drawn[1] or median_of(self.now[WATTS, those] / watts) <= HALVED
+        if (at_once or clock_ratio <= HALVED) and halved:
             return True
         if len(those) == 1 or clock_ratio > NODE_LEFT:
             return False

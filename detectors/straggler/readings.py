@@ -184,6 +184,10 @@ class Readings(Comparison):
     def _learn_s(self, _look: Look) -> float:
         return _HABIT_S
 
+    def watts_at_work(self, who: IntArray) -> FloatArray:
+        """Return what some drew at work of late (W), while nothing spoke against them; NaN where that is not known."""
+        return np.asarray(np.exp(self.own[_OWN.index(POWER), who]), np.float64)
+
     def look(self, look: Look) -> None:
         """Take a look, and learn what those do whom nothing speaks against."""
         super().look(look)

@@ -80,6 +80,9 @@ def test_half_a_clock_is_a_brake_only_where_power_is_halved_too() -> None:
     power = _reads(200, 270, 300)
     assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: power})) == [ONLY]
     assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: _reads(140, 270, 300)})) == []
+    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: _reads(170, 220, 300)})) == [], (
+        "of its own, while all wait"
+    )
 
 
 def test_memory_that_is_busy_longer_on_less_power_than_before_is_slow() -> None:
