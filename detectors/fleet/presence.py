@@ -1,8 +1,8 @@
 """Who is heard, and how often: the last reading of every entity, its usual interval, and how the jobs get on.
 
 Missing data is a signal only against a habit. The interval is each owner's own (clusters are collected every 5 s,
-every 30 s or every minute, often several in one), and how long a silence must last follows from the silences that end
-by themselves here (`Lapses`). Every figure of an entity comes of its own readings alone, and everything else is made
+every 30 s or every minute, often several in one); how long a silence must last follows from those that end by
+themselves here (`lapses`). Every figure of an entity comes of its own readings alone, and everything else is made
 on the grid, so that it does not matter where the stream is cut.
 """
 
@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.kept import Kept
-from detectors.core.statistics import clamp, median_of
+from detectors.core.statistics import clamp
 from detectors.core.survivors import Survivors
-from detectors.core.tails import Tail
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpu_work import GpuWork
 
@@ -30,12 +29,6 @@ REBOOT_MS: Final = 900_000
 """Physics: a server with eight GPUs boots within a quarter of an hour; a silent node without work may be doing so."""
 _STEP = 0.1
 """How far one gap can move an interval: a new cadence is learnt within ten readings, one outage moves it little."""
-_100_NODE_DAYS_MS: Final = 100 * 86_400_000
-_BEYOND: Final = 2.0
-"""A silence must be so many times as long as the longest that chance explains: the next of n silences is longer than
-twice the longest of them with a probability of 1 / (16 n), if the tail beyond is that of `core.tails` (index 4)."""
-_INDEX: Final = 4
-"""Of the Pareto tail that is assumed of silences before the first has been seen, as in `core.tails`."""
 _FEW: Final = 256
 """Of so many entities each is looked at: to leave out those that say the same as the one before takes longer."""
 _STEPS_LATE, _STEPS_SLACK_MS = 2.0, 2000
@@ -199,63 +192,6 @@ class Attendance(Columns):
         """Return who was heard in the last so many of its intervals, or in the last `least_ms`."""
         reach = np.fmax(intervals * self.usual, least_ms)
         return np.asarray((self.last >= 0) & (now - self.last <= reach))
-
-
-class Lapses(Kept):
-    """How readings get lost here: how often a silence begins, and how many readings in a row are missing in it.
-
-    What is counted is silences that ended by themselves; one silence of many owners at once, a collector's, is one.
-    """
-
-    KEPT = ("readings",)
-
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
-        self.readings = 0
-
-    def learn(self, readings: int, late: FloatArray) -> None:
-        """Take note of some readings, of which those with `late` intervals (n,) before them ended a silence."""
-        self.readings += readings
-        if len(late):  # a power of two, so that sums are the same in any order
-            self._tail.learn(late - 1, 2.0 ** -math.ceil(math.log2(len(late))))
-
-    @property
-    def _rate(self) -> float:
-        return min((self._tail.total + 1) / (self.readings + 1), 1.0)
-
-    def odds(self, missed: float) -> float:
-        """Return the probability that a reading is followed by a silence of `missed` intervals."""
-        known = self._tail.total > 0
-        longer = float(self._tail.odds(np.array([missed - 1]))[0]) if known else max(missed, 1.0) ** -_INDEX
-        return believed(self._rate * longer, self.readings)
-
-    def beyond(self, chance: float) -> float:
-        """Return how many intervals a silence must last that begins after a reading with less than this `chance`."""
-        longest = self._tail.quantile(min(chance / self._rate, 1.0))
-        return 0.0 if math.isnan(longest) else _BEYOND * (longest + 1)
-
-
-def believed(odds: float, seen: float) -> float:
-    """Return odds no smaller than a hundredth of what so many readings can show: a tail is not followed further."""
-    return max(odds, 0.01 / (seen + 1))
-
-
-def chance_allowed(budget: float, interval_ms: float) -> float:
-    """Return the chance a reading may have to be followed by a false alarm: `budget` of them in 100 node-days."""
-    return budget * interval_ms / _100_NODE_DAYS_MS
-
-
-def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float) -> FloatArray:
-    """Return from when on (n,), in ms, silences are no chance: for owners with `usual` intervals (n,; ms, NaN).
-
-    They last `least_s` beyond the reading that was due, `least_readings` intervals, and longer than those that end by
-    themselves here.
-    """
-    typical = median_of(usual)
-    typical = 0.0 if math.isnan(typical) else typical
-    intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
-    due = np.where(np.isfinite(usual), usual, 0.0)
-    return np.maximum(least_s * 1000 + due, np.fmax(intervals * usual, 0.0))
 
 
 class Roster:

@@ -25,7 +25,7 @@ from detectors.case_book import OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Evidence, Finding, Instant, LogRecord
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
-from detectors.fleet.presence import Lapses
+from detectors.fleet.lapses import Lapses
 from detectors.fleet.scheduling import Scheduler
 from detectors.fleet.tenancy import Tenancy
 from detectors.gpu_lost.config import GpuLostConfig

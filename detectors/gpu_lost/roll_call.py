@@ -11,7 +11,8 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.fleet.gpus import GpuLayout, reported
-from detectors.fleet.presence import NEVER, Attendance, Lapses, chance_allowed
+from detectors.fleet.lapses import Lapses, chance_allowed
+from detectors.fleet.presence import NEVER, Attendance
 from detectors.gpu_lost.config import GpuLostConfig
 
 VITAL: Final = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK")

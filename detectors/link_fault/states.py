@@ -9,7 +9,8 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray, 
 from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.tails import Tails
-from detectors.fleet.presence import Attendance, Lapses, too_long
+from detectors.fleet.lapses import Lapses, too_long
+from detectors.fleet.presence import Attendance
 
 UNKNOWN: Final = -1
 _KEPT_DOWNS = 8

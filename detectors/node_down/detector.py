@@ -40,17 +40,8 @@ from detectors.contract import (
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import (
-    LATE,
-    LEAST_READINGS,
-    REBOOT_MS,
-    Attendance,
-    Lapses,
-    Progress,
-    Roster,
-    believed,
-    chance_allowed,
-)
+from detectors.fleet.lapses import Lapses, believed, chance_allowed
+from detectors.fleet.presence import LATE, LEAST_READINGS, REBOOT_MS, Attendance, Progress, Roster
 from detectors.fleet.scheduling import Scheduler
 from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.cases import MISSED, Case, bmc_in_a_word

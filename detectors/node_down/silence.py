@@ -6,7 +6,8 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray, Kind
 from detectors.core.columns import Columns, column
-from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Lapses, Roster, too_long
+from detectors.fleet.lapses import Lapses, too_long
+from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Roster
 from detectors.node_down.config import NodeDownConfig
 
 IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")

@@ -230,7 +230,7 @@ class Straggler(Kept):
                 continue  # ranks' times know better, unless steps are longer and no rank's time says why
             if one.how == LATE and not self._slows(now, one):
                 continue
-            harmless = not self._holds_up(one)
+            harmless = one.does_other_work() or not self._holds_up(one)
             if harmless and (one.looks < _HARMLESS_LOOKS or not one.sure):
                 continue
             if not harmless or one.lag >= self._config.effect_share:
@@ -271,7 +271,7 @@ class Straggler(Kept):
             if wait_for_storage(placed, self._config.effect_share / 2):
                 return True
         watts = self._watch.gpus.watts_at_work(one.gpus)
-        return self._causes.explain(str(one.entity["node"]), one.gpus, peers, one.clock, watts, one.since, now)
+        return self._causes.explain(one, peers, watts, now)
 
     def _slows(self, now: Instant, one: Suspect) -> bool:
         """Return whether steps are longer since a rank is late, as far as is known: of those that were given more work
@@ -290,8 +290,8 @@ class Straggler(Kept):
         Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
         clock is slow, and activity higher; or if it is idle, and the others spin. Ranks wait by their own times.
         """
-        if one.how == LATE or one.does_other_work():
-            return one.how == LATE
+        if one.how == LATE:
+            return True
         effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
         as_one = one.in_step and (not inferred or one.is_waited_for() or bool(effect and effect.slower))

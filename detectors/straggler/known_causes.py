@@ -21,6 +21,7 @@ from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.set_clocks import SetClocks
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
+from detectors.straggler.suspects import Suspect
 
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
@@ -190,37 +191,29 @@ class KnownCauses(Columns):
                     self.now[LINK, index] = 2.0 ** float(facts["pcie_gen"]) * float(facts["pcie_width"])
                 self.now[[LIMIT, ALLOWED], index] = float(facts.get("power_limit_w") or np.nan)
 
-    def explain(
-        self,
-        node: str,
-        those: IntArray,
-        peers: IntArray,
-        clock_ratio: float,
-        watts: FloatArray,
-        since: Instant,
-        now: Instant,
-    ) -> bool:
-        """Return whether something else explains that some GPUs of a node (indices) have been slow since then.
+    def explain(self, one: Suspect, peers: IntArray, watts: FloatArray, now: Instant) -> bool:
+        """Return whether something else explains that a suspect has been slow since then.
 
-        `peers` are the indices of all GPUs of the job, `clock_ratio` the lowest of theirs to that of peers, `watts`
-        what each drew at work before. GPUs that do report, and have not done so since, may still give a reason: that
-        explains it for as long.
+        `peers` are the indices of all GPUs of the job, `watts` what each of the suspect's drew at work before. GPUs
+        that do report, and have not done so since, may still give a reason: that explains it for as long.
         """
+        node, those, since = str(one.entity["node"]), one.gpus, one.since
         if self.lines.get(node, -_LINES_MS) >= since - _LINES_MS:
             return True
         if not len(those):
             return False
-        given_less = len(those) > 1 and self._capped(node, those, self._alike(node, np.setdiff1d(peers, those)))
+        others = np.setdiff1d(peers, those)
+        given_less = len(those) > 1 and self._capped(node, those, self._alike(node, others))
         if given_less or self._held_with_peers(those, peers):
             return True
-        if len(those) > 1 and clock_ratio <= SLOWED:
+        if len(those) > 1 and one.clock <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
             if np.count_nonzero(held & (self.now[WATTS, those] <= UNSPENT * self.now[LIMIT, those])) > len(those) / 2:
                 return True
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
-        if self._unread(node, those, np.setdiff1d(peers, those), clock_ratio, watts, since, now):
+        if self._unread(one, others, watts, now):
             self.named_at[those] = now
         named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
@@ -234,24 +227,16 @@ class KnownCauses(Columns):
         same = np.array([nodes.get(name, {}).get("gpu_model") == model for name in self._layout.names], bool)
         return np.asarray(those[same[self._layout.node[those]]])
 
-    def _unread(
-        self,
-        node: str,
-        those: IntArray,
-        others: IntArray,
-        clock_ratio: float,
-        watts: FloatArray,
-        since: Instant,
-        now: Instant,
-    ) -> bool:
+    def _unread(self, one: Suspect, others: IntArray, watts: FloatArray, now: Instant) -> bool:
         """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
         all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
 
         That a node has lost power nobody sees of one that is slow since its job began, or since it was first seen.
         """
+        node, those = str(one.entity["node"]), one.gpus
         hot = 2 * np.count_nonzero(self.hot_at[those] >= now - _HOLDS_MS) >= len(those)  # checkpoints cool them a while
         warmer = median_of(self.now[HEAT, those]) - median_of(self.now[HEAT, others]) >= _WARMER_C
-        if clock_ratio <= _SLOWED and (hot or warmer):
+        if one.clock <= _SLOWED and (hot or warmer):
             return True
         if self.stated[those].any():
             return False
@@ -259,14 +244,14 @@ class KnownCauses(Columns):
         drawn = median_of(self.now[WATTS, those]), median_of(self.now[WATTS, others])
         # A minute's mean shows it later. Peers that wait draw less themselves.
         halved = not drawn[0] > HALVED * drawn[1] or median_of(self.now[WATTS, those] / watts) <= HALVED
-        if (at_once or clock_ratio <= HALVED) and halved:
+        if (at_once or one.clock <= HALVED) and halved:
             return True
-        if len(those) == 1 or clock_ratio > NODE_LEFT:
+        if len(those) == 1 or one.clock > NODE_LEFT:
             return False
-        if self.set_clocks.are_set(node, since, now, self.now[CLOCK, those], self.now[WATTS, those]):
+        if self.set_clocks.are_set(node, one.since, now, self.now[CLOCK, those], self.now[WATTS, those]):
             return False
         job, seen = self._fleet.job_of(node), median_of(self.now[CLOCK, those] / self.peak[those]) <= SLOWED
-        return seen and (job is None or since >= job.start + _LEARNT_MS)
+        return seen and (job is None or one.since >= job.start + _LEARNT_MS)
 
     def network_lost(self, nodes: Iterable[str], since: Instant) -> bool:
         """Return whether a NIC of one of the nodes has lost its link since then, or shortly before and was without.

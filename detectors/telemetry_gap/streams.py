@@ -12,7 +12,8 @@ from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet.cabling import cables
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Lapses, Roster, reported, too_long
+from detectors.fleet.lapses import Lapses, too_long
+from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Roster, reported
 from detectors.signals.watts import Watts
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
