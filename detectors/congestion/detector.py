@@ -2,16 +2,16 @@
 
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
 or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
-ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor
-does one port alone that loses nothing, where the steps of its host's job (of an uplink, of all jobs that may send
-through it) are known and take as long as before. Whether it is unusual is not for a bar to say (pauses of healthy
-fabrics reach hundreds a second): `flows` holds every port's change against its own habit to that of its peers, by what
-is usual in this cluster. What a port has shown since it was first seen, or since it and its peers carry twice as much
-as before, is a property: of severity info, once. Bursts are what collectives and checkpoints do: only what is hot for
-most of `sustain_s` counts. Of the ports that are hot together on switches cabled to one another, the origin is named
-alone (`origin`), once, until no port around has been hot for four minutes. NICs (`port_xmit_wait`, or packets sent
-again while they come in marked) speak for the switch port at their other end where no switch reports, or for themselves
-where the topology does not have it.
+ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor do
+ports that lose nothing, where the steps of their hosts' jobs (of an uplink, of all jobs that may send through it) are
+known and take as long as before, or a job had just begun and has yet to make some. Whether it is unusual is not for a
+bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's change against its own habit
+to that of its peers, by what is usual in this cluster. What a port has shown since it was first seen, or since it and
+its peers carry twice as much as before, is a property: of severity info, once. Bursts are what collectives and
+checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together on switches cabled
+to one another, the origin is named alone (`origin`), once, until no port around has been hot for four minutes. NICs
+(`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their other end where
+no switch reports, or for themselves where the topology does not have it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -20,6 +20,7 @@ and not those beside it, which nobody minds.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import ClassVar, Final
 
 import numpy as np
@@ -43,7 +44,7 @@ from detectors.contract import (
 )
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.statistics import known_or
-from detectors.fleet.fleet import Fleet
+from detectors.fleet.fleet import Fleet, Job
 from detectors.spec import load_spec
 
 FAULT: Final = "fabric_congestion"
@@ -61,6 +62,8 @@ _MARKS_PER_S: Final = 1000.0
 """The unit of marks beside what makes somebody wait; it decides where a congestion begins, not whether there is one."""
 _PART: Final = 0.5
 """A port takes part in a congestion from half of what is sustained on."""
+_LEARNS_MS: Final = 600_000
+"""So long after a job has begun its load is nobody's habit yet, and there are no steps to hold others against."""
 _PROPERTY: Final = "since first seen"
 _PROPERTY_S: Final = 600.0
 _UNITS: Final = {
@@ -144,21 +147,27 @@ class Congestion(BaseDetector):
         return found
 
     def _harmless(self, now: Instant, lot: Hot) -> bool:
-        """Return whether one port alone waits and drops nothing, and whose it is makes steps as before.
-
-        That is the job of its host; at a cable between switches all jobs of several nodes that have one at either.
-        """
-        ((port, signals), *others) = lot.items()
-        if others or signals["drop"] > 0:
+        """Return whether ports only wait, and nobody whose they are works the slower for it, as their steps show."""
+        onset = self._onset(now, lot)
+        if any(signals["drop"] > 0 for signals in lot.values()):
             return False
+        users = [self._users(port) for port in lot]
+        return all(users) and all(self._works_on(now, job, onset) for job in chain(*users))
+
+    def _works_on(self, now: Instant, job: Job, onset: Instant) -> bool:
+        """Return whether a job makes steps as before, or had just begun then, and has yet to make some as others do."""
+        if self._paces.is_known(job.job_id):
+            return self._paces.as_before(now, job.job_id)
+        return len(self._paces) > 0 and job.start > onset - _LEARNS_MS
+
+    def _users(self, port: tuple[str, str]) -> list[Job]:
+        """Return the job of a port's host; of a cable between switches all jobs that may send through it."""
         if (host := self._fabric.host.get(port)) is not None:
             job = self._fleet.job_of(host)
-            users = [] if job is None else [job.job_id]
-        else:
-            ends = {port[0], self._fabric.far.get(port, port)[0]}
-            wide = (job for job in self._fleet.jobs.values() if len(job.nodes) > 1)
-            users = [job.job_id for job in wide if self._fabric.reaches(job.nodes, ends)]
-        return bool(users) and all(self._paces.as_before(now, user) for user in users)
+            return [] if job is None else [job]
+        ends = {port[0], self._fabric.far.get(port, port)[0]}
+        wide = (job for job in self._fleet.jobs.values() if len(job.nodes) > 1)
+        return [job for job in wide if self._fabric.reaches(job.nodes, ends)]
 
     def _backs_up(self, origin: Origin) -> bool:
         """Return whether a switch pauses a host whose job has a congestion elsewhere: the host sends into that one."""

@@ -145,7 +145,7 @@ class Flows(Kept):
         surging = surge[ports] > np.log(2)
         if not np.count_nonzero(surging):
             return
-        loaded = surging & (peers.common(surge[None], ports, [True])[0] > np.log(2))
+        loaded = surging & (peers.common(surge[None], ports, [True], self._held_up())[0] > np.log(2))
         if not np.count_nonzero(loaded):
             return
         for row in self._judged:
@@ -171,10 +171,14 @@ class Flows(Kept):
         waited = learnt & (own.level > np.log(_NO_WAIT)) & (now - looks.at <= _FRESH_MS) & (looks.per_word > _NO_WAIT)
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(waited, np.log(looks.per_word) - own.level, np.nan)
-        common = known_or(peers.common(longer[None], ports, [self._kind == "switch"])[0], 0.0)
+        common = known_or(peers.common(longer[None], ports, [False], self._held_up())[0], 0.0)
         own.level[ports] += np.where(waited[ports], common, 0.0)
         usual = np.where(learnt[ports], np.exp(own.level[ports]), alike)
         return known_or(usual * sent, 0.0)
+
+    def _held_up(self) -> BoolArray:
+        """Return at which ports a job is held up, (ports,): less matters there."""
+        return self._matters < 1
 
     def _name(self, row: int) -> str:
         return f"{self._kind}.{SIGNALS[row]}"
@@ -188,7 +192,7 @@ class Flows(Kept):
         if rows:
             change = np.where(recent, looks.change[rows], np.nan)
             alike = [row == _WAIT and self._kind == "switch" for row in rows]
-            common = peers.common(change, ports, alike)
+            common = peers.common(change, ports, alike, self._held_up())
             residual[rows] = np.expm1(change[:, ports] - np.fmax(common, 0.0))
         return residual
 
@@ -314,19 +318,20 @@ class Peers:
         self._kinds = Groups(kind_of, int(kind_of.max(initial=-1)) + 1)
         self._jobs = Groups(job, int(job.max(initial=-1)) + 1)
 
-    def common(self, change: FloatArray, ports: IntArray, alike: Sequence[bool]) -> FloatArray:
+    def common(self, change: FloatArray, ports: IntArray, alike: Sequence[bool], held_up: BoolArray) -> FloatArray:
         """Return what the peers of some `ports` (n,) have in common of changes (rows, ports), (rows, n); NaN: no peers.
 
         In rows that are `alike` also what the ports of its own kind on its own switch do: a leaf whose uplinks all wait
-        alike for credits is given more than they carry, and that is load.
+        alike for credits is given more than they carry, and that is load; unless a job there is `held_up` (ports,).
         """
         units, sizes = self._units.medians(change, lower=True)
         kinds, many = self._kinds.medians(units, lower=True)
         alone = (many[:, self._kind_of] < 2) & (sizes < 2)
         theirs = np.where(alone, np.nan, kinds[:, self._kind_of])
-        for row in np.flatnonzero(alike).tolist():
-            theirs[row] = np.fmax(theirs[row], np.where(sizes[row] > 1, units[row], np.nan))
         common = theirs[:, self._unit[ports]]
+        for row in np.flatnonzero(alike).tolist():
+            beside = np.where(sizes[row] > 1, units[row], np.nan)[self._unit[ports]]
+            common[row] = np.fmax(common[row], np.where(held_up[ports], np.nan, beside))
         jobs, mates = self._jobs.medians(change)
         if jobs.size:
             jobs = np.append(np.where(mates > 2, jobs, np.nan), np.full((len(jobs), 1), np.nan), axis=1)

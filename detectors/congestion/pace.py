@@ -1,4 +1,4 @@
-"""Whether the steps of jobs have become longer: the last two minutes beside the eight before."""
+"""Whether the steps of jobs have become longer: the last two minutes beside the eight before, or the first of those."""
 
 from typing import Final
 
@@ -13,7 +13,8 @@ from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet
 
 WINDOW_MS: Final = 30_000
 _NOW, _BEFORE = 4, 16
-_FEWEST_NOW, _FEWEST_BEFORE = 3, 6
+_FEWEST, _FEWEST_BEFORE = 3, 6
+"""So many windows with steps show what is usual, and so many before show that it is not so any more."""
 _SURE: Final = 3.0
 """Standard errors of a difference of medians: one in a thousand by chance."""
 _LEAST_SCATTER: Final = 0.003
@@ -79,17 +80,20 @@ class Paces(Columns):
 
     def before_and_now(self) -> tuple[FloatArray, FloatArray]:
         """Return the median steps (s) of each job before and lately, (jobs,); NaN where too few are known."""
-        recent, before = self.recent[:_NOW], self.recent[_NOW:]
-        few = np.count_nonzero(np.isfinite(recent), axis=0) < _FEWEST_NOW
-        few |= np.count_nonzero(np.isfinite(before), axis=0) < _FEWEST_BEFORE
-        lately, earlier = (masked_median(part.T, np.isfinite(part.T)) for part in (recent, before))
+        few = (self._counted() < _FEWEST).any(axis=0)
+        earlier, lately = (masked_median(part.T, np.isfinite(part.T)) for part in self._parts())
         return np.where(few, np.nan, earlier), np.where(few, np.nan, lately)
+
+    def is_known(self, job_id: str) -> bool:
+        """Return whether the steps of a job are known, before and lately."""
+        number = self.jobs.find(job_id)
+        return 0 <= number < len(self) and bool((self._counted()[:, number] >= _FEWEST).all())
 
     def as_before(self, now: Instant, job_id: str) -> bool:
         """Return whether a job's steps go on, and take as long as they did, as far as their scatter shows."""
-        number = self.jobs.find(job_id)
-        if not 0 <= number < len(self):
+        if not self.is_known(job_id):
             return False
+        number = self.jobs.find(job_id)
         lately = self.before_and_now()[1][number]
         moved, error = (values[number] for values in self._moved())
         goes_on = now - self.at[number] <= max(_LASTS_MS, 2000 * lately)
@@ -98,12 +102,28 @@ class Paces(Columns):
     def slower(self, now: Instant) -> FloatArray:
         """Return by how much longer (a share, jobs) the steps of each job surely are; 0 where they are not."""
         moved, error = self._moved()
-        sure = (moved >= _SURE * error) & (now - self.at <= _LASTS_MS)
+        sure = (moved >= _SURE * error) & (now - self.at <= _LASTS_MS) & (self._counted()[0] >= _FEWEST_BEFORE)
         return np.where(sure, np.expm1(moved), 0.0)
+
+    def _counted(self) -> IntArray:
+        """Return how many windows with steps are known of each job, before and lately, (2, jobs)."""
+        return np.array([np.count_nonzero(np.isfinite(part), axis=0) for part in self._parts()])
+
+    def _parts(self) -> tuple[FloatArray, FloatArray]:
+        """Return the windows before, and the last ones, (windows, jobs).
+
+        Of those before the older half, once there are enough: what grows over ten minutes grows little in five.
+        """
+        before = self.recent[_NOW:].copy()
+        enough = np.count_nonzero(np.isfinite(before[_BEFORE // 2 :]), axis=0) >= _FEWEST_BEFORE
+        before[: _BEFORE // 2, enough] = np.nan
+        return before, self.recent[:_NOW]
 
     def _moved(self) -> tuple[FloatArray, FloatArray]:
         """Return by how much longer the steps of each job are (a logarithm, jobs), and the standard error of that."""
         earlier, lately = self.before_and_now()
-        logs = np.abs(np.log(self.recent[_NOW:]) - np.log(earlier)).T
+        logs = np.abs(np.log(self._parts()[0]) - np.log(earlier)).T
         scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
-        return np.log(lately) - np.log(earlier), MEDIAN_ERROR * scatter * np.sqrt(1 / _NOW + 1 / _BEFORE)
+        return np.log(lately) - np.log(earlier), MEDIAN_ERROR * scatter * np.sqrt(
+            (1 / np.maximum(self._counted(), 1)).sum(axis=0)
+        )

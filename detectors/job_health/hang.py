@@ -36,7 +36,8 @@ _WORKED, _IDLE_MS = 360, 480_000
 """Half an hour of work, a point of the grid every 5 s, and twice what evaluations take in public runs (MLPerf 405B): a
 job of several nodes that idles for longer, as never before, has no user at its prompt."""
 _SAVING_MS, _LOADING_MS = 600_000, 900_000
-"""What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous."""
+"""What a job announces: a large checkpoint to busy storage takes minutes, torchrun waits so long for a rendezvous, and
+a model that is uploaded at the end takes no less."""
 _EVALUATING_MS = 900_000
 """Policy: evaluations at two thirds of the power last up to a quarter of an hour."""
 _SAVING_ALONE_MS = 900_000
@@ -115,7 +116,7 @@ class HangJudge:
             patience = max(patience, _SAVING_ALONE_MS if self._activity.first_node_idles(number) else _IDLE_MS)
         if self._maybe_interactive(job, spinning, steps):
             patience = max(patience, _ALONE_MS)
-        latest = self._lines.last(job.job_id, "saving", "saved", "loading", "evaluating")
+        latest = self._lines.last(job.job_id, "saving", "saved", "loading", "uploading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
         worked = last
         if not self._activity.shared[number]:
@@ -165,7 +166,8 @@ class HangJudge:
             needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
         if self._activity.busy_with_less()[number] or self._activity.one_node_works(number):
             needed = max(needed, _EVALUATING_MS)
-        if self._lines.last(job.job_id, "loading") >= last:
+        uploads = self._lines.last(job.job_id, "uploading") >= last - _TOGETHER_MS  # readings come after lines
+        if uploads or self._lines.last(job.job_id, "loading") >= last:
             needed = max(needed, _LOADING_MS)
         return needed
 

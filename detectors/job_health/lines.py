@@ -21,6 +21,7 @@ _MATTERS = {
     r"monitoredBarrier.*timeout",
     "saved": r"(?:successfully |finished |done )sav\w+|saved (?:a )?checkpoint|checkpoint (?:was )?saved",
     "saving": r"\bsaving\b.*(?:checkpoint|state|model)|\bcheckpoint\b.*\b(?:being saved|saving|writing)\b",
+    "uploading": r"\b(?:uploading|exporting|consolidating)\b|\bpushing\b.*\b(?:hub|registry|model)\b",
     "loading": r"\bload(?:ing|ed)\b.*checkpoint|\binitializ\w+\b|rendezvous|restart(?:ing)? worker|NCCL ready|"
     r"compil(?:ing|ation)|building (?:the )?(?:dataset|index)",
     "over": r"training (?:is )?(?:done|finished|complete)|after training is done|exiting program|"

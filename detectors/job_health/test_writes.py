@@ -1,4 +1,4 @@
-"""A job that saves a checkpoint which nobody announced: what its nodes write shows it."""
+"""A job that saves a checkpoint which nobody announced, as what its nodes write shows; and one that uploads a model."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 
 from detectors.contract import FloatArray
 from detectors.engine.rows import KeyColumn, Rows
-from detectors.job_health.examples import HUNG, Training, tape_of
+from detectors.job_health.examples import HUNG, Training, line, tape_of
 from detectors.job_health.test_detector import fired_after_s
 from detectors.tapes.cluster import START, name
 from detectors.tapes.tape import Tape
@@ -56,3 +56,13 @@ def test_what_writes_so_now_and_then_while_steps_are_made_shows_nothing_when_non
     bursts = np.where(np.arange(len(at_s)) % 4 == 0, 5e8 * 15, 0.0)
     tape = _with_mount(HANG, np.cumsum(bursts), name(1))
     assert fired_after_s(tape, PAUSE_S) == fired_after_s(tape_of(HANG), PAUSE_S)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_model_that_is_uploaded_at_the_end_takes_a_quarter_of_an_hour(steps: bool) -> None:
+    """The log is ahead of the readings that show GPUs at work for the last time."""
+    upload = line(2088, "uploading artefacts to s3://models/base-7b (181 GiB)")
+    tape = tape_of(replace(HANG, hang=(2100, 1e9), spinning=False, minutes=52, lines=[upload]))
+    if not steps:
+        tape = replace(tape, rows=[rows for rows in tape.rows if rows.kind != "steps"])
+    assert fired_after_s(tape, 2100) == pytest.approx(900, abs=30)
