@@ -63,7 +63,7 @@ _MARKS_PER_S: Final = 1000.0
 _PART: Final = 0.5
 """A port takes part in a congestion from half of what is sustained on."""
 _LEARNS_MS: Final = 600_000
-"""So long after a job has begun its load is nobody's habit yet, and there are no steps to hold others against."""
+"""So long after a job has begun its load is nobody's habit yet; so far back, at most, steps are held against others."""
 _PROPERTY: Final = "since first seen"
 _PROPERTY_S: Final = 600.0
 _UNITS: Final = {
@@ -141,10 +141,17 @@ class Congestion(BaseDetector):
         for lot in together(self._fabric, hot) if sure else ():
             if any(port in sure for port in lot):
                 origin = origin_of(self._fabric, self._with_marks(lot))
-                harmless = origin.switch in known or self._harmless(now, lot) or self._backs_up(origin)
-                if not harmless:
+                if origin.switch not in known and self._harmless(now, lot):
+                    self._accept(now, lot)
+                elif origin.switch not in known and not self._backs_up(origin):
                     found += self._fire(now, origin, lot, slower)
         return found
+
+    def _accept(self, now: Instant, lot: Hot) -> None:
+        """Take for usual what has held up nobody for as long as steps are known: it is not why they grow later."""
+        if now - self._onset(now, lot) > _LEARNS_MS:
+            for kind, side in self._fabric.sides.items():
+                self._flows[kind].accept(np.array([n for n, place in enumerate(side.places) if place in lot], int))
 
     def _harmless(self, now: Instant, lot: Hot) -> bool:
         """Return whether ports only wait, and nobody whose they are works the slower for it, as their steps show."""

@@ -148,12 +148,20 @@ class Flows(Kept):
         loaded = surging & (peers.common(surge[None], ports, [True], self._held_up())[0] > np.log(2))
         if not np.count_nonzero(loaded):
             return
+        looks.carried[ports[loaded]], looks.carried_s[ports[loaded]] = np.nan, 0.0
+        self._unlearn(ports[loaded])
+
+    def accept(self, ports: IntArray) -> None:
+        """Take what some ports (n,) wait now for what they are used to, though not what they drop."""
+        self.looks.usual_per_word.forget(ports)
+        self._unlearn(ports)
+
+    def _unlearn(self, ports: IntArray) -> None:
         for row in self._judged:
             if SIGNALS[row] not in {"drop", "retry"}:
-                self.habits[row].forget(ports[loaded])
-        looks.carried[ports[loaded]], looks.carried_s[ports[loaded]] = np.nan, 0.0
-        looks.hot_s[ports[loaded]] = 0.0
-        self.evidence.forget(ports[loaded])
+                self.habits[row].forget(ports)
+        self.looks.hot_s[ports] = 0.0
+        self.evidence.forget(ports)
 
     def _at_traffic(self, now: Instant, ports: IntArray, traffic: FloatArray, peers: "Peers") -> FloatArray:
         """Return how much each of `ports`, with `traffic` (n,) words a second, would wait if each word waited as usual.

@@ -135,6 +135,21 @@ def test_uplinks_that_all_wait_more_and_more_are_a_congestion_where_the_steps_gr
     assert fired.detected_at - START <= 1800_000
 
 
+def test_what_has_waited_for_long_and_held_up_nobody_is_not_why_steps_take_longer_later() -> None:
+    scene = replace(SCENE, minutes=60, kinds=("switch", "nic", "steps"))
+    always: dict[str, Any] = {"switch": "leaf-2", "port": "Ethernet101"}
+    since: dict[str, Any] = {"switch": "leaf-1", "port": "Ethernet100"}
+    tape = growing(infiniband(tape_of(scene)), "switch", WAITS, 2e7, 900, 3600, **always)
+    assert [one.severity for one in run(tape)] == ["info"]
+    tape = growing(tape, "switch", WAITS, 2e7, 2400, 3000, **since)
+
+    def held_up(rows: Any, values: Any) -> Any:
+        return values * np.where((seconds(rows) >= 2400) & (seconds(rows) < 3000), 1.1, 1.0)
+
+    found = run(changed(tape, "steps", "step_time_s", held_up))
+    assert [dict(one.entity) for one in found if (one.state, one.severity) == ("firing", "ticket")] == [since]
+
+
 def test_one_port_that_pauses_is_a_congestion_where_the_job_there_stands() -> None:
     scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
     tape = growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT)
