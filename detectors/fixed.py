@@ -23,14 +23,18 @@ FIXED: Final[Mapping[str, str]] = {
     "node_down.least_readings": "9 readings since 0.1.0",
     "node_down.reboot_s": "900 s since 0.1.0",
     "node_down.release_s": "60 s since 0.1.0",
+    "power_throttle.limit_ratio": "0.9 since 0.1.0",
     "power_throttle.release_s": "24 s since 0.1.0",
+    "storage.link_share": "0.5 since 0.1.0",
     "straggler.node_share": "0.75 since 0.1.0",
     "straggler.release_s": "270 s since 0.1.0",
     "straggler.warm_up_steps": "3 steps since 0.1.0",
     "telemetry_gap.least_readings": "9 readings since 0.1.0",
     "telemetry_gap.reboot_s": "900 s since 0.1.0",
     "telemetry_gap.release_s": "200 s since 0.1.0",
+    "thermal_throttle.clock_ratio": "0.9 since 0.1.0",
     "thermal_throttle.gpu_confirm_s": "60 s since 0.1.0",
+    "thermal_throttle.near_limit_k": "3 K since 0.1.0",
     "thermal_throttle.release_s": "150 s since 0.1.0",
 }
 """By detector (or `incidents`) and name: at what it is fixed, since which version of hindcast."""

@@ -92,7 +92,7 @@ def test_what_is_fixed_now_is_refused_and_the_message_says_so() -> None:
 
 def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = PowerThrottle.spec
-    defaults = {name: default for name, default in spec.defaults.items() if name != "limit_ratio"}
+    defaults = {name: default for name, default in spec.defaults.items() if name != "confirm_readings"}
     broken = spec.model_copy(update={"name": "other", "reads": ("dcgm",), "defaults": defaults})
 
     class Broken(PowerThrottle):
@@ -102,7 +102,7 @@ def test_a_class_that_does_not_keep_to_its_yaml_is_refused(monkeypatch: pytest.M
     problems = registry._disagreements("power_throttle", Broken)
     text = "\n".join(problems)
     assert "other" in text
-    assert "no default for limit_ratio" in text
+    assert "no default for confirm_readings" in text
     assert "fields of bmc" in text
 
 

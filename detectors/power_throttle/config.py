@@ -11,4 +11,3 @@ class PowerThrottleConfig(DetectorConfig):
     clock_ratio: float = Field(gt=0, lt=1)
     power_ratio: float = Field(gt=0, lt=1)
     confirm_readings: int = Field(ge=1, le=8)
-    limit_ratio: float = Field(gt=0, lt=1)

@@ -283,7 +283,7 @@ class PowerThrottle:
         gpus, limits = self._gpus, self._limits
         if np.count_nonzero(np.isnan(limits.enforced)) == limits.count:
             return []
-        below, odd = limits.lowered(now, gpus, self._config.limit_ratio)
+        below, odd = limits.lowered(now, gpus)
         found: list[Finding] = []
         for case in [case for case in self._book.cases() if case.aspect == _LIMIT]:
             members = self._members(case) & fresh

@@ -20,6 +20,8 @@ from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
 
 _PLAUSIBLE_W: Final = 1e5
+_LOWER: Final = 0.9
+"""Limits are set in steps of a tenth and more (500 or 600 W on cards of 700 W); boards of one model differ by less."""
 _BINDS: Final = 0.9
 """A card that is held draws its limit; a mean over steps with communication in them lies a little lower."""
 _STANDS_MS: Final = 30_000
@@ -72,15 +74,15 @@ class Limits(Columns):
                 gpus = gpus[np.isin(layout.gpu[gpus], [int(one) for one in which[1].split(",") if one])]
             self.asked[gpus[gpus < self.count]] = float(found[1] or found[2])
 
-    def lowered(self, now: Instant, gpus: GpusAtWork, ratio: float) -> tuple[BoolArray, BoolArray]:
+    def lowered(self, now: Instant, gpus: GpusAtWork) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
-        known, lower = gpus.fresh(now) & np.isfinite(self.enforced), ~(self.enforced >= ratio * gpus.limit)
+        known, lower = gpus.fresh(now) & np.isfinite(self.enforced), ~(self.enforced >= _LOWER * gpus.limit)
         below, lower = np.zeros(self.count, bool), lower & known & (now - self.since >= _STANDS_MS)
         if not np.count_nonzero(lower):
             return below, below
         for model in np.unique(gpus.model[lower]).tolist():
             alike = known & (gpus.model == model)
-            below |= alike & lower & (self.enforced < ratio * self.usual(alike))
+            below |= alike & lower & (self.enforced < _LOWER * self.usual(alike))
         if not below.any():
             return below, below
         whole = np.bincount(gpus.layout.node[known & ~below], minlength=len(gpus.layout.names)) == 0
@@ -108,14 +110,14 @@ class Limits(Columns):
         """Return of which of some GPUs somebody has set the limit lower meanwhile."""
         first = self.first[those]
         before = np.where(np.isfinite(first), first, gpus.limit[those])
-        return np.asarray(self.asked[those] <= SLOWED * before)
+        return np.asarray(self.asked[those] <= _LOWER * before)
 
     def spent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs count throttled time for a limit that is lower than it was at first.
 
         They draw all of it with `watts`, or give their reasons: a brake would be among them.
         """
-        lower = self.enforced[those] <= SLOWED * self.first[those]
+        lower = self.enforced[those] <= _LOWER * self.first[those]
         return np.asarray(lower & ((watts >= _BINDS * self.enforced[those]) | (gpus.reasons[those] >= 0)))
 
     def usual(self, alike: BoolArray) -> float:

@@ -11,13 +11,10 @@ from detectors.core.statistics import known_or
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
-from detectors.signals.heat_limits import limits_of
+from detectors.signals.heat_limits import NEAR_K, limits_of
 from detectors.signals.throttle_bits import ThrottledTime
 
 _HEAT: Final = "DCGM_FI_DEV_THERMAL_VIOLATION"
-
-_NEAR_K: Final = 3.0
-"""Below its highest temperature the driver holds a GPU that is too warm (A100: at 82 to 85 degrees)."""
 _COOLS_MS: Final = 120_000
 """What heat held down is free again within a minute and a half of cooling, as scrapes of 30 s see it."""
 _EQUAL_WORK: Final = 0.8
@@ -60,7 +57,7 @@ class Work(GpusAtWork):
         super()._describe()
         new = self.layout.node[self._warmest.shape[1] :].tolist()
         limits = [limits_of(self.model_of(self.layout.names[node])) for node in new]
-        self._warmest = np.concatenate([self._warmest, np.array(limits).reshape(-1, 2).T - _NEAR_K], axis=1)
+        self._warmest = np.concatenate([self._warmest, np.array(limits).reshape(-1, 2).T - NEAR_K], axis=1)
 
     def note_heat(self, those: IntArray) -> None:
         """Take note of which GPUs that are held down now are as warm as they may be, chip or memory."""

@@ -1,4 +1,4 @@
-"""How far clock and power fall by a brake or a cap: what power_throttle reports, and straggler leaves to it."""
+"""How far clock and power fall by a brake, a cap or heat: what is reported as such, and straggler leaves to it."""
 
 from typing import Final
 

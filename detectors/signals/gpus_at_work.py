@@ -32,7 +32,7 @@ FEWEST_PEERS: Final = 4
 _FEW_NODES: Final = 4
 """Of more, a node's own GPUs are too few to be the median."""
 _KEEPS: Final = 0.95
-"""Of its peers' clock: half of what `clock_ratio` of power and heat calls a loss."""
+"""Of its peers' clock: half of the loss that `SLOWED` is."""
 _MEMORY_S: Final = 300.0
 """What is usual is a mean of five minutes: many steps, and a checkpoint changes little."""
 _KNOWN_S: Final = 30.0

@@ -4,6 +4,11 @@ Highest operating temperature of the chip: A100 85, H100 about 87 (captures of n
 V100: 83 and 85, as such nodes report them. Where the model is not known, the A100's.
 """
 
+from typing import Final
+
+NEAR_K: Final = 3.0
+"""Below its highest temperature, K: at it, or a little below, the driver holds a GPU that is too warm, and sensors read
+whole degrees (captures: A100 at 82 to 85 of 85)."""
 _BY_MODEL: tuple[tuple[str, float, float], ...] = (
     ("V100", 83.0, 85.0),
     ("A100", 85.0, 95.0),

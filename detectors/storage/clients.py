@@ -26,6 +26,10 @@ _MOST_MS = 3_600_000.0
 _GBPS = 1e9 / 8
 _MOVING = 1e6
 """Bytes a second; a client that moves less shows nothing of what its links carry."""
+_LINK_SHARE: Final = 0.5
+"""Of the line rate of all links of a client: one that gets more is held up by its own links (307 GiB/s for five clients
+of 4 x 200 Gb/s are 0.66, Spectrum-X brief), and its mount is full, not slow: a slow one gives far less (NFS 1 GB/s for
+32 nodes, arXiv 2407.05467, is 0.003)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class Looks:
     """Of the median client, ms."""
     load: FloatArray
     """Bytes a second of all clients; NaN unknown."""
-    of_links: FloatArray
-    """Of what the links of a client can carry, how much the median one uses; NaN unknown."""
+    full: BoolArray
+    """Whether the median client gets what its links can carry: then it is these that hold it up."""
     reporting: IntArray
     """How many clients have a latency."""
     busy: FloatArray
@@ -152,7 +156,7 @@ class Clients(Columns):
             waits,
             latency=middle[:2, mounts],
             load=load[:, mounts],
-            of_links=middle[2:, mounts],
+            full=middle[2:, mounts] >= _LINK_SHARE,
             reporting=heads[:2, mounts],
             busy=busy,
             fresh=fresh,

@@ -11,4 +11,3 @@ class StorageConfig(DetectorConfig):
     latency_rise: float = Field(gt=0)
     wait_rise: float = Field(gt=0, lt=1)
     starving_share: float = Field(gt=0, lt=1)
-    link_share: float = Field(gt=0, le=1)

@@ -212,7 +212,7 @@ class Storage(BaseDetector):
         with np.errstate(invalid="ignore"):
             high = rise >= np.where(np.isfinite(whole), least, _UNKNOWN_LOAD * least)
             moves = ~(looks.load < 10 * IDLE)
-            full = (looks.of_links >= self._config.link_share) & ~local
+        full = looks.full & ~local
         return expected, rise, high & moves & ~full & (wide >= _MOST_CLIENTS) & (looks.reporting >= 2)
 
     def _running(self) -> dict[int, Any]:
@@ -243,8 +243,7 @@ class Storage(BaseDetector):
             as_ever = familiar & (latency < (1 + config.latency_rise) * expected)
             queued = (latency >= _QUEUE * own) & (latency >= _QUEUED_MS)
             above = np.where(np.isfinite(others), latency >= 2 * _QUEUE * others, latency >= _SLOW_MS)
-            full = looks.of_links[READ] >= config.link_share
-        starves: BoolArray = waits & (queued | above) & ~as_ever & ~full & (looks.reporting[READ] >= 2)
+        starves: BoolArray = waits & (queued | above) & ~as_ever & ~looks.full[READ] & (looks.reporting[READ] >= 2)
         count = self._mounts.starving[looks.mounts]
         count = np.where(starves, np.minimum(count + 1, 2 * _STARVING_WINDOWS), count // 2)
         self._mounts.starving[looks.mounts] = count

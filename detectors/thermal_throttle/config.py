@@ -8,6 +8,4 @@ from detectors.contract import DetectorConfig
 class ThermalThrottleConfig(DetectorConfig):
     """The thresholds of thermal_throttle."""
 
-    near_limit_k: float = Field(ge=0, lt=40)
     peer_excess_k: float = Field(gt=0)
-    clock_ratio: float = Field(gt=0, lt=1)

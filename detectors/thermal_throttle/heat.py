@@ -6,7 +6,9 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import Columns, column
+from detectors.signals.brakes import SLOWED
 from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
+from detectors.signals.heat_limits import NEAR_K
 from detectors.signals.throttle_bits import THERMAL
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 
@@ -53,13 +55,13 @@ class Heat(Columns):
 
     def judge(self, now: Instant, new: BoolArray, alarmed: BoolArray) -> None:
         """Take the readings of `gpus` that are `new` (count,); `alarmed` (count,) are those whose BMC reports heat."""
-        gpus, ratio = self._gpus, self._config.clock_ratio
+        gpus = self._gpus
         has_bits, says = gpus.reasons >= 0, (np.maximum(gpus.reasons, 0) & THERMAL) != 0
         counts = gpus.throttled_share() >= _THROTTLED_SHARE
         # Who may be held down is compared with the peers: where the driver says why a clock is low, it is asked alone.
         may = says | counts
         if np.count_nonzero(new & ~has_bits):
-            slower = (gpus.clock <= ratio * gpus.usual["clock"].level) | (gpus.lost > -np.log(ratio))
+            slower = (gpus.clock <= SLOWED * gpus.usual["clock"].level) | (gpus.lost > -np.log(SLOWED))
             may |= ~has_bits & (slower | self._hot())
         ask = np.flatnonzero(new & may & gpus.busy)
         held, stated, plain = np.zeros((3, len(new)), bool)
@@ -76,7 +78,7 @@ class Heat(Columns):
         gpus, hot = self._gpus, self._hot(those)
         temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
         peers_clock, peers_power, peers_temp, warmest = gpus.lacks(those, now)
-        slow = clock <= self._config.clock_ratio * np.where(np.isfinite(peers_clock), peers_clock, own)
+        slow = clock <= SLOWED * np.where(np.isfinite(peers_clock), peers_clock, own)
         # What draws more is warmer for that: the rise above the air is proportional to power.
         rise = np.maximum(peers_temp - _AIR_C, 0.0) * np.fmax(gpus.power[those] / peers_power, 1.0)
         beyond = temp >= np.fmax(peers_temp, _AIR_C + rise) + self._config.peer_excess_k
@@ -99,13 +101,11 @@ class Heat(Columns):
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:
         """Return which GPUs are near the highest temperature that they may work at."""
-        near, known = self._config.near_limit_k, self._gpus
-        chip = known.temp[gpus] >= self.chip_limit[gpus] - near
-        return np.asarray(chip | self.hot_memory(gpus))
+        return np.asarray((self._gpus.temp[gpus] >= self.chip_limit[gpus] - NEAR_K) | self.hot_memory(gpus))
 
     def hot_memory(self, gpus: Any = slice(None)) -> BoolArray:
         """Return of which GPUs the memory is near the highest temperature that it may work at."""
-        return np.asarray(self._gpus.memory[gpus] >= self.memory_limit[gpus] - self._config.near_limit_k)
+        return np.asarray(self._gpus.memory[gpus] >= self.memory_limit[gpus] - NEAR_K)
 
     def _memory_of_peers(self, those: IntArray, now: Instant) -> tuple[FloatArray, FloatArray]:
         """Return the median temperature of the memory of some GPUs' free peers, and the ninth decile; NaN unknown."""
