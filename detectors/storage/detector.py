@@ -164,8 +164,8 @@ class Storage(BaseDetector):
         odds = np.where(high, odds, np.fmax(odds, 0.9))
         known = self._own.looks[entities] >= _MINIMUM_LOOKS
         self._evidence.look(entities.ravel(), np.where(known, odds, np.nan).ravel(), now, most=self._needed() + 2)
-        uses = {number: self._clients.moved(job.nodes) for number, job in self._running().items()}
-        starves = self._starving(now, looks, entities, uses, local)
+        uses = {self._jobs.number(name): self._clients.moved(job.nodes) for name, job in self._fleet.jobs.items()}
+        starves = self._starving(now, looks, expected[READ], uses, local)
         found: list[Finding] = []
         open_mounts = {str(case.entity["mount"]) for case in self._book.cases()}
         closed = np.array([self._names.names[mount] not in open_mounts for mount in mounts.tolist()], bool)
@@ -196,14 +196,8 @@ class Storage(BaseDetector):
     def _compare(self, looks: Looks, entities: IntArray, local: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Return log(latency) that is expected, the rise above it, and whether that is high, (2, mounts)."""
         whole = looks.load.sum(axis=0)
-        expected = np.stack(
-            [
-                np.maximum(
-                    self._own.expected(entities[way], looks.load[way]), self._whole.expected(entities[way], whole)
-                )
-                for way in (READ, WRITE)
-            ]
-        )
+        own = [self._own.expected(entities[way], looks.load[way]) for way in (READ, WRITE)]
+        expected = np.maximum(own, [self._whole.expected(entities[way], whole) for way in (READ, WRITE)])
         least = math.log1p(self._config.latency_rise)
         bars = np.full((2, len(self._names)), np.inf)
         bars[:, looks.mounts] = np.exp(np.where(np.isfinite(expected), expected + _AFFECTED * least, np.inf))
@@ -212,35 +206,29 @@ class Storage(BaseDetector):
         with np.errstate(invalid="ignore"):
             high = rise >= np.where(np.isfinite(whole), least, _UNKNOWN_LOAD * least)
             moves = ~(looks.load < 10 * IDLE)
-        full = looks.full & ~local
-        return expected, rise, high & moves & ~full & (wide >= _MOST_CLIENTS) & (looks.reporting >= 2)
-
-    def _running(self) -> dict[int, Any]:
-        return {self._jobs.number(job_id): job for job_id, job in self._fleet.jobs.items()}
+        slow = high & moves & (~looks.full | local)
+        return expected, rise, slow & (wide >= _MOST_CLIENTS) & (looks.reporting >= 2)
 
     def _starving(
-        self, now: Instant, looks: Looks, entities: IntArray, uses: dict[int, FloatArray], local: BoolArray
+        self, now: Instant, looks: Looks, expected: FloatArray, uses: dict[int, FloatArray], local: BoolArray
     ) -> BoolArray:
         """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
-        config, latency, read = self._config, looks.latency[READ], entities[READ]
+        config, latency, read = self._config, looks.latency[READ], 2 * looks.mounts + READ
         self._waits.grow(len(self._jobs))
         felt = self._waits.reported(now) & (self._waits.share >= config.starving_share)
         jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
         hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
         waits = np.array([mount in hungry for mount in looks.mounts.tolist()], bool)
-        least = self._own.least()
-        own = np.exp(least[read])
+        own = np.exp(self._own.least()[read])
         quickest = np.fmin(latency, own)
         others = np.full(len(latency), np.nan)
         for place in range(len(latency)):
             rest = np.delete(np.where(local, np.nan, quickest), place)
             others[place] = np.nanmin(rest) if np.isfinite(rest).any() else np.nan
-        whole = looks.load.sum(axis=0)
-        loads = (self._own, looks.load[READ]), (self._whole, whole)
-        familiar = np.minimum(*(habit.familiar(read, load) for habit, load in loads)) >= _MINIMUM_LOOKS
-        expected = np.exp(np.maximum(*(habit.expected(read, load) for habit, load in loads)))
+        seen = self._own.familiar(read, looks.load[READ]), self._whole.familiar(read, looks.load.sum(axis=0))
+        familiar = np.minimum(*seen) >= _MINIMUM_LOOKS
         with np.errstate(invalid="ignore"):
-            as_ever = familiar & (latency < (1 + config.latency_rise) * expected)
+            as_ever = familiar & (latency < (1 + config.latency_rise) * np.exp(expected))
             queued = (latency >= _QUEUE * own) & (latency >= _QUEUED_MS)
             above = np.where(np.isfinite(others), latency >= 2 * _QUEUE * others, latency >= _SLOW_MS)
         starves: BoolArray = waits & (queued | above) & ~as_ever & ~looks.full[READ] & (looks.reporting[READ] >= 2)
@@ -310,12 +298,9 @@ class Storage(BaseDetector):
             memo={"bad_at": now, "jobs": held_up},
         )
 
-    def _figures(self, looks: Looks, place: int, expected: FloatArray) -> dict[str, float | int | str]:
+    def _figures(self, looks: Looks, place: int, expected: FloatArray) -> Figures:
         mount = int(looks.mounts[place])
-        evidence: dict[str, float | int | str] = {
-            "clients": int(looks.clients[place]),
-            "waiters": float(looks.waiters[place]),
-        }
+        evidence: Figures = {"clients": int(looks.clients[place]), "waiters": float(looks.waiters[place])}
         least = np.exp(self._own.least()[2 * mount : 2 * mount + 2])
         for way, word in enumerate(_WORDS):
             figures = {

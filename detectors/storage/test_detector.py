@@ -18,13 +18,13 @@ from detectors.tapes.tape import Tape, play
 QUIET = Site()
 
 
-def run(tape: Tape, **overrides: Any) -> list[Finding]:
-    choices = [c for c in choose({"storage": overrides}) if c[0] is Storage]
+def run(tape: Tape) -> list[Finding]:
+    choices = [c for c in choose() if c[0] is Storage]
     return play(tape, choices)[0]
 
 
-def firing(tape: Tape, **overrides: Any) -> list[Finding]:
-    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
+def firing(tape: Tape) -> list[Finding]:
+    return [finding for finding in run(tape) if finding.state == "firing"]
 
 
 def test_a_slow_server_is_named_with_its_evidence_and_its_end() -> None:

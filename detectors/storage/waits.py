@@ -21,8 +21,6 @@ _FAR = 0.1
 _SLOWER = 3.0
 """Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and not at all
 where the job reports how long it waits."""
-
-
 _LEAD_MS = 300_000
 """Clients wait a little before the mount's mean shows it; steps that were longer long before have another cause."""
 _FEW = 4
