@@ -45,7 +45,7 @@ from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.brakes import HALVED, NODE_LEFT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, STALE_MS
-from detectors.signals.held_down import medians
+from detectors.signals.held_down import RETURN_MS, RETURNED_MS, medians
 from detectors.signals.set_clocks import SetClocks
 from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
@@ -59,8 +59,6 @@ _NODE_SHARE: Final = 0.5
 _RELEASE_MS, _UNSURE_MS = 24_000, 230_000
 """Six readings at 5 s, two at slow cadences: a brake that flutters is one finding. Where nobody says that it is off, it
 may be back: as long as a page, resolved within five minutes, allows."""
-_RETURN_MS, _RETURNED_MS = 3_600_000, 1_800_000
-"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _CARRIED_MS: Final = 120_000
 """Firmware brakes within seconds of a supply's failure: two minutes on, the other supplies carry the load."""
 
@@ -80,7 +78,7 @@ class PowerThrottle:
         self._brake = Brake(config, self._gpus)
         self._supplies, self._cooling = BmcAlarms(fleet, ["supply"]), BmcAlarms(fleet, ["fan", "inlet"])
         self._limits, self._set_clocks = Limits(), SetClocks()
-        self._book = CaseBook(self.spec.name, _RETURN_MS)
+        self._book = CaseBook(self.spec.name, RETURN_MS)
 
     @property
     def tails(self) -> Tails:
@@ -252,7 +250,7 @@ class PowerThrottle:
             since = self._gpus.free_since[heard]
             # Where the driver says that the brake is off, it is.
             sure = (self._gpus.reasons[heard] >= 0).all() and self._supplies.alarm(case.node, now) is None
-            patience = _RETURNED_MS if case.memo.get("again") else _RELEASE_MS if sure else _UNSURE_MS
+            patience = RETURNED_MS if case.memo.get("again") else _RELEASE_MS if sure else _UNSURE_MS
             if heard.any() and ((since >= 0) & (now - since >= patience)).all():
                 over.append(self._end(now, case, "clocks and power are free again"))
         return over

@@ -13,6 +13,8 @@ from detectors.signals.gpus_at_work import GpusAtWork
 from detectors.signals.throttle_bits import named
 
 Figures = dict[str, float | int | str]
+RETURN_MS, RETURNED_MS = 3_600_000, 1_800_000
+"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,12 @@ from detectors.fleet.gpus import WHOLE_NODE, reported
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
 from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.signals.heat_limits import limits_of
-from detectors.signals.held_down import medians
+from detectors.signals.held_down import RETURN_MS, RETURNED_MS, medians
 from detectors.signals.throttle_bits import HW_THERMAL_NS, SW_THERMAL_NS
 from detectors.spec import load_spec
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 from detectors.thermal_throttle.evidence import Case, action, evidence, score, summary
-from detectors.thermal_throttle.heat import RELEASE_S, Heat
+from detectors.thermal_throttle.heat import RELEASE_MS, Heat
 
 _FAULT: Fault = "thermal_throttle"
 _READINGS: Final = 2
@@ -56,8 +56,6 @@ _ALONE_S: Final = 60.0
 """One GPU alone: the interval of BMC telemetry; by then a fan or the inlet would have been reported."""
 _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
-_RETURN_MS, _RETURNED_S = 3_600_000, 1800.0
-"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _ALARM_MS: Final = 3_600_000
 """Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
 
@@ -78,7 +76,7 @@ class ThermalThrottle:
         )
         self._heat = Heat(config, self._gpus)
         self._cooling = BmcAlarms(fleet, ["fan", "inlet"])
-        self._book = CaseBook(self.spec.name, _RETURN_MS)
+        self._book = CaseBook(self.spec.name, RETURN_MS)
 
     @property
     def tails(self) -> Tails:
@@ -234,8 +232,7 @@ class ThermalThrottle:
         """Close what has been free for long enough; what is silent, or has no fans, stays open."""
         members = self._members(case)
         heard = members[fresh[members]]
-        release_s = _RETURNED_S if case.memo.get("again") else RELEASE_S
-        free = self._heat.free_ms[heard] >= release_s * 1000
+        free = self._heat.free_ms[heard] >= (RETURNED_MS if case.memo.get("again") else RELEASE_MS)
         if not len(heard) or not free.all() or self._cooling.fan_down(case.node, now):
             return []
         self._heat.over(members)

@@ -12,7 +12,7 @@ from detectors.signals.heat_limits import NEAR_K
 from detectors.signals.throttle_bits import THERMAL
 from detectors.thermal_throttle.config import ThermalThrottleConfig
 
-RELEASE_S: Final = 150.0
+RELEASE_MS: Final = 150_000.0
 """At work: longer than a checkpoint or a step without throttling; short enough to resolve within five minutes."""
 _THROTTLED_SHARE: Final = 0.3
 """A violation counter that moves at all is noise (DCGM issue 285); at a third of the time work is slower by a tenth."""
@@ -120,7 +120,7 @@ class Heat(Columns):
     def _count(self, new: BoolArray, held: BoolArray, stated: BoolArray, plain: BoolArray) -> None:
         gpus = self._gpus
         elapsed = np.minimum(gpus.at - gpus.taken, STALE_MS) * (new & (gpus.taken >= 0)).astype(np.float64)
-        self.free_ms += np.where(gpus.busy, elapsed, RELEASE_S * 1000 / _IDLE_MS * elapsed)
+        self.free_ms += np.where(gpus.busy, elapsed, RELEASE_MS / _IDLE_MS * elapsed)
         moved = np.flatnonzero(new & (held | (self.spent_ms > 0)))  # mostly few
         if not len(moved):
             return
