@@ -23,7 +23,7 @@ from detectors.pcie_degradation.examples import (
 )
 from detectors.pcie_degradation.links import Links
 from detectors.spec import configure
-from detectors.tapes.gpus import START, Cluster, name, xid_line
+from detectors.tapes.gpus import START, Cluster, changed, name, xid_line
 from detectors.tapes.tape import Tape, play, take
 
 REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
@@ -44,14 +44,6 @@ def firing(tape: Tape) -> list[dict[str, Any]]:
 
 def gpu(node: int, number: int) -> dict[str, Any]:
     return {"node": name(node), "gpu": number}
-
-
-def changed(tape: Tape, field: str, change: Any) -> Tape:
-    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
-    (dcgm,) = tape.rows
-    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
-    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values[field])}
-    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, dcgm.valid)])
 
 
 def without(scene: Scene, *fields: str) -> Scene:

@@ -14,7 +14,7 @@ from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.signals.bmc_alarms import alarm_line
 from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS
-from detectors.tapes.gpus import START, name
+from detectors.tapes.gpus import START, changed, name
 from detectors.tapes.tape import Handling, Tape, play, take
 
 BRAKED = Scene(brakes=[Brake(2, 200, 320)])
@@ -25,22 +25,13 @@ TEMP = "DCGM_FI_DEV_GPU_TEMP"
 VIOLATION = "DCGM_FI_DEV_POWER_VIOLATION"
 
 
-def run(tape: Tape, **overrides: Any) -> list[Finding]:
-    choices = [c for c in choose({"power_throttle": overrides}) if c[0] is PowerThrottle]
+def run(tape: Tape) -> list[Finding]:
+    choices = [c for c in choose() if c[0] is PowerThrottle]
     return play(tape, choices)[0]
 
 
-def firing(tape: Tape, **overrides: Any) -> list[Finding]:
-    return [finding for finding in run(tape, **overrides) if finding.state == "firing"]
-
-
-def changed(tape: Tape, field: str, change: Any) -> Tape:
-    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
-    dcgm = tape.rows[0]
-    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
-    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values.get(field))}
-    valid = {field: np.ones(len(dcgm.times), bool), **dcgm.valid}
-    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
+def firing(tape: Tape) -> list[Finding]:
+    return [finding for finding in run(tape) if finding.state == "firing"]
 
 
 def lowered(tape: Tape, node: str, since_s: float, left: float, *, is_set: bool = False) -> Tape:

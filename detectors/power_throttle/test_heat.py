@@ -8,8 +8,8 @@ import pytest
 
 from detectors.contract import LogRecord
 from detectors.power_throttle.examples import Brake, Scene, tape_of
-from detectors.power_throttle.test_detector import DEFAULT, REASONS, TEMP, changed, firing
-from detectors.tapes.gpus import START, name
+from detectors.power_throttle.test_detector import DEFAULT, REASONS, TEMP, firing
+from detectors.tapes.gpus import START, changed, name
 
 FAN = "5b | 04/01/2024 | 08:01:00 | Fan #0x32 | Lower Critical going low | Asserted"
 

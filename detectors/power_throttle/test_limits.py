@@ -15,7 +15,6 @@ from detectors.power_throttle.test_detector import (
     POWER,
     REASONS,
     VIOLATION,
-    changed,
     firing,
     healthy,
     lowered,
@@ -23,7 +22,7 @@ from detectors.power_throttle.test_detector import (
 )
 from detectors.signals.power_limits import IN_FORCE
 from detectors.signals.throttle_bits import SW_POWER_CAP
-from detectors.tapes.gpus import START, name
+from detectors.tapes.gpus import START, changed, name
 from detectors.tapes.tape import Tape
 
 

@@ -1,7 +1,7 @@
 """Tapes of GPU telemetry for the laws and the tests: columns of a small cluster in, a tape out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,15 @@ class Cluster:
                 for node in range(self.nodes)
             ]
         }
+
+
+def changed(tape: Tape, field: str, change: Any) -> Tape:
+    """Return the tape with a DCGM field computed anew from (seconds, node, gpu, values)."""
+    dcgm = tape.rows[0]
+    keys = [np.array(dcgm.keys[key].categories)[dcgm.keys[key].codes] for key in ("node", "gpu")]
+    values = dict(dcgm.values) | {field: change((dcgm.times - START) / 1000, *keys, dcgm.values.get(field))}
+    valid = {field: np.ones(len(dcgm.times), bool), **dcgm.valid}
+    return replace(tape, rows=[Rows("dcgm", dcgm.times, dcgm.keys, values, valid), *tape.rows[1:]])
 
 
 def name(node: int) -> str:

@@ -49,7 +49,6 @@ class Scene:
     violation_unit_ns: float = 1.0
     fields: Sequence[str] = ("GPU_TEMP", "MEMORY_TEMP", "SM_CLOCK", "POWER_USAGE", "CLOCK_THROTTLE_REASONS",
                              "THERMAL_VIOLATION", "GPU_UTIL")  # fmt: skip
-    model: str = "NVIDIA A100-SXM4-80GB"
 
 
 def tape_of(scene: Scene) -> Tape:
@@ -84,9 +83,8 @@ def tape_of(scene: Scene) -> Tape:
         "GPU_UTIL": np.where(busy, 99, 0),
     }
     tape = cluster.tape({f"DCGM_FI_DEV_{field}": columns[field] for field in scene.fields}, logs=_lines(scene))
-    topology: Any = {
-        "nodes": [node | {"gpu_model": scene.model, "rack": "r01"} for node in tape.topology.get("nodes", ())]
-    }
+    facts = {"gpu_model": "NVIDIA A100-SXM4-80GB", "rack": "r01"}
+    topology: Any = {"nodes": [node | facts for node in tape.topology.get("nodes", ())]}
     rows = [*tape.rows, _bmc(scene)] if scene.bmc else tape.rows
     return replace(tape, rows=rows, topology=topology if tape.topology else {})
 
