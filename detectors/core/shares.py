@@ -2,9 +2,9 @@
 
 Readings are gathered into looks of half a minute. At each, an entity's figure is compared with the median of its peers
 (those of the same place on the job's other nodes where they are enough, else all of the job) and with what it carried
-so far in this job. Only where it lies below `ratio` times both, and as far below for the work it does, and the peers
-carry what they always do, does the look count against it: by how improbable its fall is among all falls seen here. A
-share that was small from the job's beginning is a role in the job.
+so far in this job. Only where it lies below `ratio` times both, and as far below for the work it does, and further than
+it varies by itself, and the peers carry what they always do, does the look count against it: by how improbable its fall
+is among all falls seen here. A share that was small from the job's beginning is a role in the job.
 """
 
 import math
@@ -149,7 +149,7 @@ class Shares(Columns):
         mine, theirs = x - self.own.level[those], m - self.others.level[those]
         steady = known & (np.abs(theirs) <= _STEADY) & (mine >= self._takes_part)
         fall = np.fmax(np.maximum(mine, x - m), for_work - self.for_work.level[those])
-        low = steady & (fall <= self._bound)
+        low = steady & (fall <= np.minimum(self._bound, -self.own.spread[those]))
         group = self._grouped[1][0].group[those]
         drop = np.where(steady, theirs - mine, np.nan)
         spread = np.maximum(self.own.spread[those], _SPREAD)

@@ -17,6 +17,7 @@ from detectors.nvlink.examples import (
     RECOVERY,
     REPLAY,
     SENT,
+    UTILISATION,
     WIDE,
     XID,
     counting,
@@ -27,7 +28,7 @@ from detectors.nvlink.examples import (
 )
 from detectors.nvlink.lines import fabric_line
 from detectors.registry import choose
-from detectors.tapes.gpus import START, instant, kernel, name, xid_line
+from detectors.tapes.gpus import START, Cluster, instant, kernel, name, xid_line
 from detectors.tapes.tape import Tape, play
 
 TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
@@ -373,3 +374,19 @@ def test_on_default_fields_who_moves_less_and_uses_its_memory_less_has_no_bad_li
     columns["DCGM_FI_DEV_MEM_COPY_UTIL"] = np.full(columns[TOTAL].shape, 40.0)
     columns["DCGM_FI_DEV_MEM_COPY_UTIL"][LONG.at_s[:, 1] > 600, 1] = copies
     assert fired(LONG.tape(columns)) == found
+
+
+def test_trainers_that_wait_for_rollouts_at_full_use_have_no_bad_link() -> None:
+    """Half of the job moves nothing, and computes nothing, while the other half works: what is usual lies between."""
+    cluster = Cluster(nodes=6, gpus=4, minutes=50, interval_s=10)
+    columns = links(cluster)
+    long_tail = (cluster.at_s > 1800) & (cluster.at_s < 2600)
+    trains, trainer = (cluster.at_s % 300 >= 240) & ~long_tail, cluster.node < 3
+    works = np.where(trainer, trains, ~trains)
+    for field in (SENT, RECEIVED):
+        columns[field] = np.where(works, np.where(trainer, 4e10, 2e10), 9e6) * (
+            1 + 0.02 * cluster.chance(field).normal(size=works.shape)
+        )
+    columns[UTILISATION] = np.where(works | trainer, 100.0, 0.0)
+    columns[MEMORY] = np.where(works, np.where(trainer, 0.23, 0.62), 0.012)
+    assert fired(cluster.tape(columns)) == []
