@@ -305,7 +305,7 @@ class Straggler(Kept):
         if alone and not one.works_alike(_SAME_ORDER):
             return False
         slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
-        explained = np.log1p(one.lag) >= min(slower, _FULL)
+        explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
         return bool(felt and explained and max(one.lag, effect.slower) >= share)
 

@@ -246,7 +246,9 @@ class KnownCauses(Columns):
         halved = not drawn[0] > HALVED * drawn[1] or median_of(self.now[WATTS, those] / watts) <= HALVED
         if (at_once or one.clock <= HALVED) and halved:
             return True
-        if len(those) == 1 or one.clock > NODE_LEFT:
+        # Less power takes little of the clock at first.
+        spared = one.clock <= SLOWED and median_of(self.now[WATTS, those] / watts) <= NODE_LEFT
+        if len(those) == 1 or not (one.clock <= NODE_LEFT or spared):
             return False
         if self.set_clocks.are_set(node, one.since, now, self.now[CLOCK, those], self.now[WATTS, those]):
             return False

@@ -38,6 +38,8 @@ _MORE_TO_DO: Final = 1.5
 """Of the power of its peers: sixty stragglers with a lower clock, in recordings of others, draw 0.51 to 1.21 of it."""
 _OTHER_WORK: Final = 0.6
 """Of the tensor activity of its peers: slow memory lengthens the step of all, and leaves each as much to compute."""
+_EXPLAINS: Final = 1.5
+"""What a GPU does and what its job lost are measured apart."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),
@@ -129,6 +131,13 @@ class Suspect:
     def is_waited_for(self) -> bool:
         """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin."""
         return self.how == STARVED and self.in_step and float(np.fmax(*self.peers[[BUSY, UTIL]])) >= FULL
+
+    def works_on(self, slower: float) -> bool:
+        """Return whether its peers do so much less than it does that they wait for it, where its job is `slower` by a
+        quarter at least (a share): for what else runs on it, or for work that was given to it alone.
+        """
+        both = np.log(np.array([self.ratio(TENSOR), self.ratio(MEMORY)]))
+        return self.how == LONG_WORK and slower >= PAGE_SHARE and bool(both.min() >= np.log1p(slower) / _EXPLAINS)
 
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.

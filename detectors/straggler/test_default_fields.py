@@ -232,9 +232,13 @@ def test_memory_whose_clock_is_below_that_of_its_mates_holds_up_the_job(
     assert entities(replace(SLOW_MEMORY, dcgm=read | {POWER: _alike})) == found
 
 
-@pytest.mark.parametrize(("is_set", "named"), [(True, [{"node": name(1)}]), (False, [])])
+@pytest.mark.parametrize(
+    ("is_set", "clock", "watts", "named"),
+    [(True, 1000, 180, [{"node": name(1)}]), (False, 1000, 180, []), (False, 1190, 186, [])],
+    ids=["set", "capped", "capped at less power and not much less clock"],
+)
 def test_a_node_whose_clocks_somebody_set_lower_is_a_straggler_and_one_that_is_capped_is_not(
-    is_set: bool, named: list[Any]
+    is_set: bool, clock: float, watts: float, named: list[Any]
 ) -> None:
     """At a clock that was set each chip draws its own; under a cap all draw as much, each at its own clock."""
 
@@ -245,6 +249,18 @@ def test_a_node_whose_clocks_somebody_set_lower_is_a_straggler_and_one_that_is_c
 
         return change
 
-    slow = replace(SEEN, felt="clock", slow=[Slow(list(range(8, 16)), BEGUN_S, OVER_S, factor=1.4)])
-    read = DEFAULT | {COPIES: _alike, CLOCK: of_chip(1000, same=is_set), POWER: of_chip(180, same=not is_set)}
+    slow = replace(SEEN, felt="clock", slow=[Slow(list(range(8, 16)), BEGUN_S, OVER_S, factor=1400 / clock)])
+    read = DEFAULT | {COPIES: _alike, CLOCK: of_chip(clock, same=is_set), POWER: of_chip(watts, same=not is_set)}
     assert entities(replace(slow, dcgm={**read, ENERGY: _unread, REASONS: _unread})) == named
+
+
+@pytest.mark.parametrize(("factor", "others", "found"), [(1.75, 0.57, [ONLY]), (1.2, 0.57, []), (1.75, 0.85, [])])
+def test_a_gpu_that_works_on_as_ever_while_its_mates_wait_holds_up_the_job_with_what_else_runs_on_it(
+    factor: float, others: float, found: list[Any]
+) -> None:
+    """It does more than they do, and its memory still more: the loss must be large, and they must wait as much."""
+    shared = replace(SEEN, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=factor)])
+    read = {TENSOR: _reads(0.29, 0.3 * others, 0.3), DRAM: _reads(0.47, 0.42 * others, 0.42)}
+    read |= {POWER: _reads(280, 220, 300), SM: _unread, ENERGY: _unread, REASONS: _unread}
+    alerts = [one for one in run(replace(shared, dcgm=read)) if (one.state, one.severity) == ("firing", "page")]
+    assert [dict(one.entity) for one in alerts] == found
