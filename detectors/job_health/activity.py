@@ -74,8 +74,8 @@ class Activity(_Readings):
     `memory`, MiB; `clock`, MHz); NaN unknown.
 
     `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
-    points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that, and
-    `busy` is when (ms) its GPUs last did anything else than to spin or to idle.
+    points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that; `busy`
+    is when (ms) its GPUs last did anything else than to spin or to idle, `alone` when one node was last seen to work.
     """
 
     axis = REUSED
@@ -87,6 +87,7 @@ class Activity(_Readings):
     busy: IntArray = column(-1)
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
+    alone: IntArray = column(-1)
     heard: IntArray = column(0)
     KEPT = ("_attendance", "_last")
 
@@ -160,9 +161,9 @@ class Activity(_Readings):
             free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
 
-    def one_node_works(self, number: int) -> bool:
-        """Return whether all GPUs of a job on a node, four or more, compute as in steps: an evaluation, that the others
-        wait for. In a hang a rank or two go on.
+    def one_node_works(self, number: int, now: Instant) -> bool:
+        """Return, and note, whether all GPUs of a job on a node, four or more, compute as in steps: an evaluation, that
+        the others wait for. In a hang a rank or two go on.
         """
         gpu, job = self._seen
         its = gpu[job == number]
@@ -170,7 +171,10 @@ class Activity(_Readings):
         works = self._last.power[its] >= _AS_BEFORE * self.power_level[number]
         works = works if np.isnan(usual) else self._last.tensor[its] >= _COMPUTES * usual
         heard = np.bincount(node)
-        return bool(((heard >= _WHOLE) & (np.bincount(node[works], minlength=len(heard)) == heard)).any())
+        works_alone = bool(((heard >= _WHOLE) & (np.bincount(node[works], minlength=len(heard)) == heard)).any())
+        if works_alone:
+            self.alone[number] = now
+        return works_alone
 
     def first_node_idles(self, number: int) -> bool:
         """Return whether all GPUs of a job's first node idle, and others do not."""

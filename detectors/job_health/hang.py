@@ -109,7 +109,10 @@ class HangJudge:
             last = max(last, int(self._activity.busy[number]))  # a job that is slow does not stand still
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
+        works_alone = self._activity.one_node_works(number, now)
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
+        if works_alone:
+            patience = max(patience, _EVALUATING_MS)
         if steps is None and not spinning:
             if job.inferred or len(job.nodes) == 1:
                 return None
@@ -121,6 +124,8 @@ class HangJudge:
         worked = last
         if not self._activity.shared[number]:
             worked = self._writes.last(job.nodes, max(last, int(work.settled[number])))
+        if not works_alone and (alone := int(self._activity.alone[number])) - last <= _EVALUATING_MS:
+            worked = max(worked, alone)  # what the others waited for is over, and a step takes its time
         if now - max(last, worked, last if self._saving(job.job_id) else latest) <= patience:
             return None
         if steps is not None and not self._activity.heard[number] and self._all_silent(steps, last):
@@ -164,7 +169,7 @@ class HangJudge:
             # Then its pauses show how long it saves, if not how long busy storage may take while GPUs idle.
             own = spinning and self._lines.last(job.job_id, "saved") >= job.start
             needed = max(needed, _SAVING_AGAIN_MS if own else _SAVING_MS, 2 * _PAUSE_FACTOR * pause)
-        if self._activity.busy_with_less()[number] or self._activity.one_node_works(number):
+        if self._activity.busy_with_less()[number]:
             needed = max(needed, _EVALUATING_MS)
         uploads = self._lines.last(job.job_id, "uploading") >= last - _TOGETHER_MS  # readings come after lines
         if uploads or self._lines.last(job.job_id, "loading") >= last:

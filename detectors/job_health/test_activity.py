@@ -114,6 +114,17 @@ def test_nodes_that_wait_for_one_that_evaluates_do_not_hang(
     assert least_s <= fired_after_s(tape, 480) <= most_s
 
 
+def test_the_step_after_an_evaluation_on_one_node_takes_its_time() -> None:
+    hung = tape_of(replace(HUNG, nodes=6, gpus=8, minutes=20, hang=(480, 840)))
+    steps, dcgm = hung.rows
+    at_s = (dcgm.times - START) / 1000
+    works = (dcgm.keys["node"].codes == 1) & (at_s < 790) | (at_s < 480)
+    power = np.where(works, 600.0, dcgm.values["DCGM_FI_DEV_POWER_USAGE"])
+    evaluated = replace(dcgm, values=dict(dcgm.values) | {"DCGM_FI_DEV_POWER_USAGE": power})
+    assert run(replace(hung, rows=[steps, evaluated])) == []
+    assert run(hung) != []
+
+
 @pytest.mark.parametrize(("again", "hangs"), [(True, ["812"]), (False, [])])
 def test_a_file_server_that_answers_again_explains_no_hang(again: bool, hangs: list[str]) -> None:
     lines = [line(500, "nfs: server nas-home not responding, still trying", "kernel", name(0))]
