@@ -147,7 +147,7 @@ class PowerThrottle:
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
-            cut = confirmed & ~chosen
+            cut = confirmed & ~chosen & ~gpus.was_hot(here)  # a supply's alarm of hours ago makes no brake of heat
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision

@@ -43,6 +43,8 @@ _LINES: Final[Mapping[Part, tuple[re.Pattern[str], re.Pattern[str]]]] = {
 }
 _OVER = re.compile(r"deassert|regained|restored|fully redundant|recovered|cleared|normal\b|\bok\b", re.IGNORECASE)
 _BACK = re.compile(r"regained|restored|fully redundant|recovered", re.IGNORECASE)
+_SWITCHED = re.compile(r"power unit\b.*\bpower[ -](off|down|cycle)", re.IGNORECASE)
+"""Event 00h of a power unit: somebody switched the node off, as every planned reboot does."""
 _SEL_HEAD = re.compile(r"^\s*[0-9a-f]+\s*\|[^|]*\|[^|]*\|", re.IGNORECASE)
 _STATE = re.compile(r"(de)?assert(ed|ion)?", re.IGNORECASE)
 _KEPT_MS: Final = 6 * 3_600_000
@@ -76,6 +78,8 @@ def alarm_line(record: LogRecord) -> tuple[Part, str, bool] | None:
         return None
     text = _SEL_HEAD.sub("", record.message).strip()
     over = _OVER.search(text) is not None
+    if _SWITCHED.search(text):
+        return None
     for part, (what, wrong) in _LINES.items():
         if what.search(text) and (wrong.search(text) or (part == "supply" and _BACK.search(text))):
             return part, _about(part, text), over
