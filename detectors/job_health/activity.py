@@ -3,6 +3,7 @@
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
@@ -56,12 +57,15 @@ _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
 
 
-class _Readings(Columns):
+class _Latest(Columns):
+    """What each GPU read last, as `Activity` has it of jobs; whole numbers in half of the bytes."""
+
+    axis = "dcgm"
     power: FloatArray = column(np.nan)
-    util: FloatArray = column(np.nan)
+    util: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     tensor: FloatArray = column(np.nan)
-    memory: FloatArray = column(np.nan)
-    clock: FloatArray = column(np.nan)
+    memory: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     BESIDE = ("draw",)
 
     def __init__(self) -> None:
@@ -69,7 +73,7 @@ class _Readings(Columns):
         self.draw = Draw()
 
 
-class Activity(_Readings):
+class Activity(Columns):
     """By job: means of its GPUs that are heard (`power`, W, by energy where it is read; `util`, %; `tensor`, 0 to 1;
     `memory`, MiB; `clock`, MHz); NaN unknown.
 
@@ -79,6 +83,11 @@ class Activity(_Readings):
     """
 
     axis = REUSED
+    power: FloatArray = column(np.nan)
+    util: FloatArray = column(np.nan)
+    tensor: FloatArray = column(np.nan)
+    memory: FloatArray = column(np.nan)
+    clock: FloatArray = column(np.nan)
     power_level: FloatArray = column(np.nan)
     tensor_level: FloatArray = column(np.nan)
     memory_level: FloatArray = column(np.nan)
@@ -96,7 +105,7 @@ class Activity(_Readings):
         self._fleet, self._slots = fleet, slots
         self.layout = GpuLayout(fleet)
         self._attendance = Attendance("dcgm")
-        self._last = _Readings().along("dcgm")
+        self._last = _Latest()
         self._known: tuple[object, ...] = ()
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)
