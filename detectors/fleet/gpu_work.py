@@ -24,6 +24,7 @@ where the mates of a GPU that is a third slower draw 0.75. Who draws more does s
 _LEAST: Final = 0.01
 _BUSY_PERCENT: Final = 30.0
 """Below it a GPU has next to nothing to do: its power is that of idling."""
+_SPINNING_PERCENT: Final = 90.0
 _STEP: Final = 0.05
 """How far one reading at work moves what is usual: twenty of them make it."""
 _UP: Final = 0.3
@@ -34,7 +35,8 @@ _LATELY_MS: Final = 120_000
 
 class GpuWork(Columns):
     """By GPU: when it was last read (`at`) and last read at work (`worked_at`, ms; -1 never), and how much is usual:
-    the `level` of tensor activity (0 to 1), or where that is never read (not `profiled`) of power (W).
+    the `level` of tensor activity (0 to 1), or where that is never read (not `profiled`) of power (W). It `spins`
+    where it is as good as always busy, and does not work.
     """
 
     axis = "dcgm"
@@ -42,6 +44,7 @@ class GpuWork(Columns):
     worked_at: IntArray = column(-1)
     level: FloatArray = column(np.nan)
     profiled: BoolArray = column(False)
+    spins: BoolArray = column(False)
     BESIDE = ("draw",)
 
     def __init__(self, fleet: Fleet) -> None:
@@ -54,7 +57,7 @@ class GpuWork(Columns):
         self.grow(batch.reach)
         for tick, here in batch.ticks():
             where, at = batch.index(here, len(self)), batch.at[tick, here]
-            read = self.profiled[where]
+            read, util = self.profiled[where], reported(batch, _UTIL, tick, here)
             if TENSOR in batch.sound:
                 tensor = reported(batch, TENSOR, tick, here, most=1.0)
                 anew = np.isfinite(tensor) & ~read
@@ -65,10 +68,11 @@ class GpuWork(Columns):
             if not read.all() and _UTIL in batch.sound:
                 some = np.arange(len(batch.entities))[here][~read]
                 gpus = batch.entities[some]
-                power, used, util = (reported(batch, name, tick, some) for name in (_POWER, _ENERGY, _UTIL))
+                power, used = (reported(batch, name, tick, some) for name in (_POWER, _ENERGY))
                 stands = (used > 0) & (used == self.draw.meter.used[gpus])
                 power = np.where(stands, np.nan, self.draw.power(gpus, at[~read], used, power))  # a copy shows no work
-                self._note(gpus, at[~read], power, self._draws(gpus, power, util))
+                self._note(gpus, at[~read], power, self._draws(gpus, power, util[~read]))
+            self.spins[where] = (util >= _SPINNING_PERCENT) & (self.at[where] == at) & (self.worked_at[where] < at)
 
     def _note(self, gpus: Any, at: IntArray, read: FloatArray, works: BoolArray) -> None:
         self.at[gpus] = np.where(np.isfinite(read), at, self.at[gpus])
@@ -103,6 +107,14 @@ class GpuWork(Columns):
         """Return when the GPUs of some nodes that were read after `since` last worked, in the middle; -1: never."""
         heard = self._heard(nodes, since)
         return int(np.median(self.worked_at[heard])) if len(heard) > 1 else -1
+
+    def spin_since(self, nodes: Iterable[str], since: Instant) -> Instant:
+        """Return `stands_since` where most of the GPUs spin: they wait for somebody, where those of a job that has
+        ended idle; else -1.
+        """
+        heard = self._heard(nodes, since)
+        waits = len(heard) > 1 and 2 * int(np.count_nonzero(self.spins[heard])) > len(heard)
+        return int(np.median(self.worked_at[heard])) if waits else -1
 
     def _heard(self, nodes: Iterable[str], since: Instant) -> IntArray:
         self._layout.extend()

@@ -319,9 +319,11 @@ class Progress(Kept):
         known, or the job reports steps, which know better.
         """
         job = self._fleet.jobs.get(job_id)
-        if job is None or job.inferred or self.of(job_id)[0] != NEVER:
+        if job is None or self.of(job_id)[0] != NEVER:
             return NEVER
-        return self._gpus.stands_since([other for other in job.nodes if other != node], since)
+        others = [other for other in job.nodes if other != node]
+        # Nobody says when a job ends that was found by its work.
+        return (self._gpus.spin_since if job.inferred else self._gpus.stands_since)(others, since)
 
     def stopped(self, job_id: str, now: Instant) -> bool | None:
         """Return whether a job's next step is overdue; None if that is not known."""

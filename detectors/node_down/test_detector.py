@@ -139,6 +139,24 @@ def test_without_profiling_the_others_power_shows_whether_they_work_on(
     assert firing(default_fields(tape, 300, by_energy)) == []
 
 
+@pytest.mark.parametrize("profiled", [True, False])
+def test_of_a_job_that_nobody_lists_those_that_spin_wait_for_a_dead_node_and_those_that_idle_may_have_ended(
+    profiled: bool,
+) -> None:
+    tape = silenced(tape_of(MUTE), [CULPRIT])
+    found = [replace(event, job=replace(event.job, job_id=f"{INFERRED}{CULPRIT}")) for event in tape.jobs]
+    tape = (
+        idle(replace(tape, jobs=found), DIES_S) if profiled else default_fields(replace(tape, jobs=found), 150, False)
+    )
+    (fired,) = firing(tape)
+    assert (fired.detected_at - START) / 1000 - DIES_S <= 55
+    assert fired.evidence["support"] == "its job's GPUs"
+    gone = START + int(DIES_S * 1000)
+    ended = changed(tape, "dcgm", "DCGM_FI_DEV_GPU_UTIL", lambda rows, was: np.where(rows.times > gone, 0.0, was))
+    (fired,) = firing(ended)
+    assert (fired.detected_at - START) / 1000 - DIES_S >= 280
+
+
 def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> None:
     (fired,) = firing(idle(silenced(tape_of(MUTE), [CULPRIT]), IDLE_S))
     assert 280 <= (fired.detected_at - START) / 1000 - DIES_S <= 300
