@@ -116,7 +116,7 @@ class Brake:
         self,
         now: Instant,
         those: IntArray,
-        clock_ratio: float,
+        clock_ratio: float | FloatArray,
         power_ratio: float,
         *,
         uncooled: bool,
