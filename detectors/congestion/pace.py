@@ -124,6 +124,5 @@ class Paces(Columns):
         earlier, lately = self.before_and_now()
         logs = np.abs(np.log(self._parts()[0]) - np.log(earlier)).T
         scatter = np.fmax(MAD_TO_SIGMA * masked_median(logs, np.isfinite(logs)), _LEAST_SCATTER)
-        return np.log(lately) - np.log(earlier), MEDIAN_ERROR * scatter * np.sqrt(
-            (1 / np.maximum(self._counted(), 1)).sum(axis=0)
-        )
+        error = MEDIAN_ERROR * scatter * np.sqrt((1 / np.maximum(self._counted(), 1)).sum(axis=0))
+        return np.log(lately) - np.log(earlier), error

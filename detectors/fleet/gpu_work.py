@@ -103,18 +103,14 @@ class GpuWork(Columns):
         worked = self.worked_at[heard] > max(since, now - _LATELY_MS)
         return len(heard) > 1 and 2 * int(np.count_nonzero(worked)) > len(heard)
 
-    def stands_since(self, nodes: Iterable[str], since: Instant) -> Instant:
-        """Return when the GPUs of some nodes that were read after `since` last worked, in the middle; -1: never."""
-        heard = self._heard(nodes, since)
-        return int(np.median(self.worked_at[heard])) if len(heard) > 1 else -1
+    def stands_since(self, nodes: Iterable[str], since: Instant, *, spinning: bool) -> Instant:
+        """Return when the GPUs of some nodes that were read after `since` last worked, in the middle; -1: never.
 
-    def spin_since(self, nodes: Iterable[str], since: Instant) -> Instant:
-        """Return `stands_since` where most of the GPUs spin: they wait for somebody, where those of a job that has
-        ended idle; else -1.
+        With `spinning` only if most of them spin, and so wait for somebody: those of a job that has ended idle.
         """
         heard = self._heard(nodes, since)
-        waits = len(heard) > 1 and 2 * int(np.count_nonzero(self.spins[heard])) > len(heard)
-        return int(np.median(self.worked_at[heard])) if waits else -1
+        waits = not spinning or 2 * int(np.count_nonzero(self.spins[heard])) > len(heard)
+        return int(np.median(self.worked_at[heard])) if waits and len(heard) > 1 else -1
 
     def _heard(self, nodes: Iterable[str], since: Instant) -> IntArray:
         self._layout.extend()

@@ -322,8 +322,7 @@ class Progress(Kept):
         if job is None or self.of(job_id)[0] != NEVER:
             return NEVER
         others = [other for other in job.nodes if other != node]
-        # Nobody says when a job ends that was found by its work.
-        return (self._gpus.spin_since if job.inferred else self._gpus.stands_since)(others, since)
+        return self._gpus.stands_since(others, since, spinning=job.inferred)  # nobody says when such a job ends
 
     def stopped(self, job_id: str, now: Instant) -> bool | None:
         """Return whether a job's next step is overdue; None if that is not known."""
