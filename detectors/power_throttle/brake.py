@@ -116,7 +116,7 @@ class Brake:
         self,
         now: Instant,
         those: IntArray,
-        clock_ratio: float | FloatArray,
+        clock_ratio: float,
         power_ratio: float,
         *,
         uncooled: bool,

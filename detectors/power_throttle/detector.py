@@ -29,7 +29,6 @@ from detectors.contract import (
     Entity,
     Fault,
     Finding,
-    FloatArray,
     Instant,
     IntArray,
     LogRecord,
@@ -172,8 +171,7 @@ class PowerThrottle:
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
         silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
         of_limit = ~brake & (chosen | self._limits.spent(gpus, here, watts))
-        low = np.where(gpus.moves[here], NODE_LEFT, HALVED)  # a clock that somebody set stands still
-        sure = ((stated & often) | (silent & self._proven(now, here, low, HALVED))) & ~of_limit
+        sure = ((stated & often) | (silent & self._proven(now, here, HALVED, HALVED))) & ~of_limit
         found = []
         for place in np.flatnonzero(sure).tolist():
             one = here[place : place + 1]
@@ -190,7 +188,7 @@ class PowerThrottle:
         gpus, limits = self._gpus, self._limits
         return self._brake.capped(here) & limits.unspent(gpus, here, gpus.watts(here)) & ~limits.set_lower(gpus, here)
 
-    def _proven(self, now: Instant, here: IntArray, clock: float | FloatArray, power: float, **how: Any) -> BoolArray:
+    def _proven(self, now: Instant, here: IntArray, clock: float, power: float, **how: Any) -> BoolArray:
         """Return which GPUs of a node have surely lost so much: see `Brake.proven`."""
         node = self._gpus.layout.names[self._gpus.layout.node[here[0]]]
         uncooled = self._cooling.alarm(node, now) is not None

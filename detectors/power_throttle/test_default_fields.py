@@ -9,7 +9,7 @@ import pytest
 from detectors.fleet.fleet import INFERRED
 from detectors.power_throttle.examples import Brake, tape_of
 from detectors.power_throttle.test_detector import DEFAULT, firing, lowered, run
-from detectors.tapes.gpus import START, changed, name
+from detectors.tapes.gpus import START, name
 
 
 def test_on_default_fields_a_line_of_the_supply_explains_why_clocks_and_power_fell() -> None:
@@ -124,20 +124,3 @@ def test_clocks_that_somebody_set_are_no_cap(nodes: int, is_set: bool, left: flo
         for first in range(0, 6, nodes)
     ]
     assert [one.entity["node"] for one in firing(replace(tape, jobs=jobs))] == named
-
-
-@pytest.mark.parametrize(("is_set", "found"), [(False, [{"node": name(2), "gpu": 5}]), (True, [])])
-def test_one_gpu_that_draws_half_is_capped_where_its_clock_moves_and_not_where_it_was_set(
-    is_set: bool, found: list[Any]
-) -> None:
-    """Half of its power takes three tenths of its clock."""
-
-    def clock(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
-        steps = 0 if is_set else 15 * ((seconds // 5).astype(int) % 4 - 2)
-        return np.where((node == name(2)) & (gpu == 5) & (seconds >= 300), 0.71 * 1410 // 15 * 15 + steps, values)
-
-    def power(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
-        return np.where((node == name(2)) & (gpu == 5) & (seconds >= 300), 0.5 * values, values)
-
-    tape = changed(tape_of(replace(DEFAULT, brakes=[], supply_lines=False)), "DCGM_FI_DEV_SM_CLOCK", clock)
-    assert [dict(one.entity) for one in firing(changed(tape, "DCGM_FI_DEV_POWER_USAGE", power))] == found

@@ -26,7 +26,7 @@ class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
 
     `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading; `hot_at` when it
-    was last held down and as warm as it may be; `moves`, whether its clock has moved while it was held down.
+    was last held down and as warm as it may be.
     """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
@@ -38,7 +38,6 @@ class Work(GpusAtWork):
     worked: FloatArray = column(np.nan)
     heat: FloatArray = column(np.nan)
     hot_at: IntArray = column(-1)
-    moves: BoolArray = column(False)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
         """Begin with nothing; see `GpusAtWork`."""
@@ -50,12 +49,9 @@ class Work(GpusAtWork):
         return [*super()._parts(), self.heated]
 
     def _take_tick(self, batch: Batch, tick: int, here: Any) -> None:
-        gpus = batch.entities[here]
-        before = self.clock[gpus]
         super()._take_tick(batch, tick, here)
-        self.moves[gpus] = (self.run[gpus] > 1) & (self.moves[gpus] | (self.clock[gpus] != before))
         if _HEAT in batch.sound:
-            self.heat[gpus] = reported(batch, _HEAT, tick, here)
+            self.heat[batch.entities[here]] = reported(batch, _HEAT, tick, here)
 
     def _describe(self) -> None:
         super()._describe()

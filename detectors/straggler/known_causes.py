@@ -73,8 +73,7 @@ class KnownCauses(Columns):
     limit (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
     its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
     something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
-    alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `latest` its clock, `peak` the highest it had,
-    `moves` whether it has moved while it was low.
+    alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `latest` its clock, `peak` the highest it had.
     """
 
     axis = "dcgm"
@@ -87,7 +86,6 @@ class KnownCauses(Columns):
     stated: BoolArray = column(False)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    moves: BoolArray = column(False)
     KEPT = ("lines", "links_lost", "links_back", "set_clocks")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
@@ -136,7 +134,8 @@ class KnownCauses(Columns):
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
         self.stated[where] |= stated
-        self._note_clock(where, clock)
+        keep_known(self.latest, where, clock)
+        self.peak[where] = np.fmax(self.peak[where], clock)
         watts, moves = of("DCGM_FI_DEV_POWER_USAGE"), _MOVES.take(since_ms)
         busy = ~(of("DCGM_FI_DEV_GPU_UTIL") < 50)  # without work nothing holds its clock, and links train down
         moved, drawn = mean + moves * busy * (clock - mean), drawn + moves * (watts - drawn)
@@ -177,13 +176,6 @@ class KnownCauses(Columns):
             if np.count_nonzero(value != before):  # most counts and limits stay what they are
                 keep_known(row, where, value)
         self.at[where] = at
-
-    def _note_clock(self, where: Any, clock: FloatArray) -> None:
-        before = self.latest[where].copy()
-        keep_known(self.latest, where, clock)
-        self.peak[where] = np.fmax(self.peak[where], clock)
-        now, low = self.latest[where], SLOWED * self.peak[where]
-        self.moves[where] = (before <= low) & (now <= low) & (self.moves[where] | (now != before))
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""
@@ -238,8 +230,10 @@ class KnownCauses(Columns):
     def _unread(self, one: Suspect, others: IntArray, watts: FloatArray, now: Instant) -> bool:
         """Return whether something without a reason holds the clock of GPUs: heat, or where they give no reasons at
         all, hardware that halves it, or of a whole node its power. It is as good as named then, and holds for as long.
+
+        That a node has lost power nobody sees of one that is slow since its job began, or since it was first seen.
         """
-        those = one.gpus
+        node, those = str(one.entity["node"]), one.gpus
         hot = 2 * np.count_nonzero(self.hot_at[those] >= now - _HOLDS_MS) >= len(those)  # checkpoints cool them a while
         warmer = median_of(self.now[HEAT, those]) - median_of(self.now[HEAT, others]) >= _WARMER_C
         if one.clock <= _SLOWED and (hot or warmer):
@@ -248,20 +242,13 @@ class KnownCauses(Columns):
             return False
         at_once = median_of(self.latest[those]) <= HALVED * median_of(self.latest[others])
         drawn = median_of(self.now[WATTS, those]), median_of(self.now[WATTS, others])
-        left = median_of(self.now[WATTS, those] / watts)
         # A minute's mean shows it later. Peers that wait draw less themselves.
-        if (at_once or one.clock <= HALVED) and (not drawn[0] > HALVED * drawn[1] or left <= HALVED):
+        halved = not drawn[0] > HALVED * drawn[1] or median_of(self.now[WATTS, those] / watts) <= HALVED
+        if (at_once or one.clock <= HALVED) and halved:
             return True
-        if len(those) == 1:  # at a clock that somebody set power falls as far, but that clock stands still
-            return bool(one.clock <= NODE_LEFT and left <= HALVED and self.moves[those[0]])
-        return self._lost_power(one, left, now)
-
-    def _lost_power(self, one: Suspect, left: float, now: Instant) -> bool:
-        """Return whether a node has lost power, of which so much is `left` of before: that takes little of its clock at
-        first. Who is slow since its job began, or since it was first seen, has not.
-        """
-        node, those = str(one.entity["node"]), one.gpus
-        if one.clock > (SLOWED if left <= NODE_LEFT else NODE_LEFT):
+        # Less power takes little of the clock at first.
+        spared = one.clock <= SLOWED and median_of(self.now[WATTS, those] / watts) <= NODE_LEFT
+        if len(those) == 1 or not (one.clock <= NODE_LEFT or spared):
             return False
         if self.set_clocks.are_set(node, one.since, now, self.now[CLOCK, those], self.now[WATTS, those]):
             return False

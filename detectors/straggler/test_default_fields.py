@@ -264,16 +264,3 @@ def test_a_gpu_that_works_on_as_ever_while_its_mates_wait_holds_up_the_job_with_
     read |= {POWER: _reads(280, 220, 300), SM: _unread, ENERGY: _unread, REASONS: _unread}
     alerts = [one for one in run(replace(shared, dcgm=read)) if (one.state, one.severity) == ("firing", "page")]
     assert [dict(one.entity) for one in alerts] == found
-
-
-@pytest.mark.parametrize(("is_set", "found"), [(True, [ONLY]), (False, [])])
-def test_one_gpu_that_draws_half_is_a_straggler_where_its_clock_stands_still(is_set: bool, found: list[Any]) -> None:
-    """At a clock that somebody set; under a cap it moves from reading to reading, and `power_throttle` names it."""
-
-    def clock(at_s: FloatArray, values: FloatArray) -> FloatArray:
-        slow = (np.arange(values.shape[1]) == FIRST) & (at_s >= BEGUN_S) & (at_s < OVER_S)
-        return np.where(slow, 1005 + (0 if is_set else 15 * ((at_s // 10) % 4 - 2)), values)
-
-    slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.4)])
-    read = DEFAULT | {COPIES: _alike, CLOCK: clock, POWER: _reads(150, 270, 300), ENERGY: _unread, REASONS: _unread}
-    assert entities(replace(slow, dcgm=read)) == found
