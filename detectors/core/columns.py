@@ -116,8 +116,7 @@ class Columns(Kept):
 
     def load(self, arrays: Mapping[str, NDArray[Any]], prefix: str = "") -> Self:
         """Take what `arrays` returned; what an older version did not have begins afresh."""
-        known = {name: prefix + name for name in self.COLUMNS if prefix + name in arrays}
-        kept = {name: np.asarray(arrays[array], self.COLUMNS[name].dtype) for name, array in known.items()}
+        kept = {name: arrays[prefix + name] for name in self.COLUMNS if prefix + name in arrays}
         self.count = next(iter(kept.values())).shape[-1] if kept else 0
         for name in self.COLUMNS:
             setattr(self, name, kept[name] if name in kept else self._blank(name, self.count))

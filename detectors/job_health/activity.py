@@ -3,7 +3,6 @@
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
@@ -57,15 +56,12 @@ _RECENT_MS = 600_000
 """A GPU last heard longer before the job's last step than this has nothing to do with its standing still."""
 
 
-class _Latest(Columns):
-    """What each GPU read last, as `Activity` has it of jobs; whole numbers in half of the bytes."""
-
-    axis = "dcgm"
+class _Readings(Columns):
     power: FloatArray = column(np.nan)
-    util: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    util: FloatArray = column(np.nan)
     tensor: FloatArray = column(np.nan)
-    memory: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
+    memory: FloatArray = column(np.nan)
+    clock: FloatArray = column(np.nan)
     BESIDE = ("draw",)
 
     def __init__(self) -> None:
@@ -73,7 +69,7 @@ class _Latest(Columns):
         self.draw = Draw()
 
 
-class Activity(Columns):
+class Activity(_Readings):
     """By job: means of its GPUs that are heard (`power`, W, by energy where it is read; `util`, %; `tensor`, 0 to 1;
     `memory`, MiB; `clock`, MHz); NaN unknown.
 
@@ -83,11 +79,6 @@ class Activity(Columns):
     """
 
     axis = REUSED
-    power: FloatArray = column(np.nan)
-    util: FloatArray = column(np.nan)
-    tensor: FloatArray = column(np.nan)
-    memory: FloatArray = column(np.nan)
-    clock: FloatArray = column(np.nan)
     power_level: FloatArray = column(np.nan)
     tensor_level: FloatArray = column(np.nan)
     memory_level: FloatArray = column(np.nan)
@@ -105,7 +96,7 @@ class Activity(Columns):
         self._fleet, self._slots = fleet, slots
         self.layout = GpuLayout(fleet)
         self._attendance = Attendance("dcgm")
-        self._last = _Latest()
+        self._last = _Readings().along("dcgm")
         self._known: tuple[object, ...] = ()
         self._gpu: IntArray = np.empty(0, np.int64)
         self._job: IntArray = np.empty(0, np.int64)
