@@ -139,12 +139,13 @@ class Congestion(BaseDetector):
         found = self._close(now) + self._properties(now)
         sure = self._hot(now, 1.0, self._wealth()) if hot else hot
         for lot in together(self._fabric, hot) if sure else ():
-            if any(port in sure for port in lot):
-                origin = origin_of(self._fabric, self._with_marks(lot))
-                if origin.switch not in known and self._harmless(now, lot):
-                    self._accept(now, lot)
-                elif origin.switch not in known and not self._backs_up(origin):
-                    found += self._fire(now, origin, lot, slower)
+            origin = origin_of(self._fabric, self._with_marks(lot))
+            if origin.switch in known or not any(port in sure for port in lot):
+                continue
+            if self._harmless(now, lot):
+                self._accept(now, lot)
+            elif not self._backs_up(origin):
+                found += self._fire(now, origin, lot, slower)
         return found
 
     def _accept(self, now: Instant, lot: Hot) -> None:
