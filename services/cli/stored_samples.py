@@ -31,7 +31,7 @@ def held(url: str, *, replay: str, start_ms: int, end_ms: int) -> dict[str, Held
         # A range is open at its left end: one millisecond more takes the first sample in.
         reach = f"[{end_ms - start_ms + 1}ms]"
         for name in names:
-            selector = f'{{__name__="{name}",replay="{replay}"}}{reach}'
+            selector = f'{{__name__="{name}",{_of(replay)}}}{reach}'
             samples = _scalar(client, f"sum(count_over_time({selector}))", end_ms)
             found[name] = Held(int(samples), _scalar(client, f"sum(sum_over_time({selector}))", end_ms))
         return found
@@ -56,10 +56,15 @@ def samples_held(url: str, *, replay: str, start_ms: int, end_ms: int) -> int:
     return sum(entry.samples for name, entry in by_name.items() if name != "up")
 
 
+def _of(replay: str) -> str:
+    """Return what selects a replay's series, and not what the replay service reports of it to whom watches hindcast."""
+    return f'replay="{replay}",job!="hindcast"'
+
+
 def _query_names(client: httpx.Client, replay: str, start_ms: int, end_ms: int) -> list[str]:
     answer = client.get(
         "/api/v1/label/__name__/values",
-        params={"match[]": f'{{replay="{replay}"}}', "start": start_ms / 1000, "end": end_ms / 1000},
+        params={"match[]": f"{{{_of(replay)}}}", "start": start_ms / 1000, "end": end_ms / 1000},
     )
     # What findings leave is no telemetry: nobody has sent it.
     ours = {table().findings.active, table().findings.started}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -232,6 +233,12 @@ def test_two_replays_at_once_are_kept_apart(running: Stack, pipeline: Pipeline, 
         _settle(pipeline, name)
     _check_all(pipeline, running, brake, "left")
     _check_all(pipeline, running, two_brakes, "right")
+    # Who watches hindcast scrapes what the replay service reports of each: that is none of its samples.
+    query, now_ms = running.addresses.thanos_query, int(time.time() * 1000)
+    by_name, asked = f"{query}/api/v1/label/__name__/values", {"match[]": '{replay="left",job="hindcast"}'}
+    until(lambda: bool(web.get(by_name, params=asked).json()["data"]), timeout_s=120, what="a scrape of the replay")
+    names = held(query, replay="left", start_ms=now_ms - 3_600_000, end_ms=now_ms + 3_600_000)
+    assert not [name for name in names if name.startswith("hindcast_replay_")]
 
 
 def test_a_seek_back_finds_and_alerts_again(running: Stack, pipeline: Pipeline, brake: Path) -> None:
