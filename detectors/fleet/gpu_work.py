@@ -24,7 +24,8 @@ where the mates of a GPU that is a third slower draw 0.75. Who draws more does s
 _LEAST: Final = 0.01
 _BUSY_PERCENT: Final = 30.0
 """Below it a GPU has next to nothing to do: its power is that of idling."""
-_SPINNING_PERCENT: Final = 90.0
+SPINNING_PERCENT: Final = 80.0
+"""NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _STEP: Final = 0.05
 """How far one reading at work moves what is usual: twenty of them make it."""
 _UP: Final = 0.3
@@ -72,7 +73,7 @@ class GpuWork(Columns):
                 stands = (used > 0) & (used == self.draw.meter.used[gpus])
                 power = np.where(stands, np.nan, self.draw.power(gpus, at[~read], used, power))  # a copy shows no work
                 self._note(gpus, at[~read], power, self._draws(gpus, power, util[~read]))
-            self.spins[where] = (util >= _SPINNING_PERCENT) & (self.at[where] == at) & (self.worked_at[where] < at)
+            self.spins[where] = (util >= SPINNING_PERCENT) & (self.at[where] == at) & (self.worked_at[where] < at)
 
     def _note(self, gpus: Any, at: IntArray, read: FloatArray, works: BoolArray) -> None:
         self.at[gpus] = np.where(np.isfinite(read), at, self.at[gpus])

@@ -8,7 +8,7 @@ from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet, Job
-from detectors.fleet.gpu_work import SPINS
+from detectors.fleet.gpu_work import SPINNING_PERCENT, SPINS
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.fleet.presence import Attendance
 from detectors.signals.energy import Draw
@@ -29,8 +29,6 @@ _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
-_SPINNING_PERCENT = 80.0
-"""NCCL's kernels spin while they wait: GPU_UTIL reads 100 %, as a kernel is resident."""
 _IDLE_PERCENT = 10.0
 """Below it no kernel is resident but now and then."""
 _NO_TENSOR = 0.1
@@ -153,7 +151,7 @@ class Activity(_Readings):
         util, power, level = self._last.util.take(gpu), self._last.power.take(gpu), self.power_level.take(job)
         works = power >= _AS_BEFORE * level
         self.one_works = np.bincount(job[works], minlength=count) > 0
-        rests = (util < _IDLE_PERCENT) | ((util >= _SPINNING_PERCENT) & (power < SPINS * level))
+        rests = (util < _IDLE_PERCENT) | ((util >= SPINNING_PERCENT) & (power < SPINS * level))
         self.none_works = np.bincount(job[rests], minlength=count) == np.maximum(self.heard, 1)
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
@@ -235,14 +233,14 @@ class Activity(_Readings):
         none where tensor activity is read, which shows better what they do.
         """
         part = (self.power >= SPINS * self.power_level) & (self.power < _WORKING * self.power_level)
-        return part & (self.util >= _SPINNING_PERCENT) & np.isnan(self.tensor_level)
+        return part & (self.util >= SPINNING_PERCENT) & np.isnan(self.tensor_level)
 
     def idle(self) -> BoolArray:
         """Return which jobs' GPUs have nothing to do, at a fraction of the power they draw in steps.
 
         All idle; or some do, a fifth and more, and the others wait for them.
         """
-        some: BoolArray = (self.util < _IDLE_PERCENT) | (self.none_works & (self.util < _SPINNING_PERCENT))
+        some: BoolArray = (self.util < _IDLE_PERCENT) | (self.none_works & (self.util < SPINNING_PERCENT))
         idles = some & (self.power < _WORKING * self.power_level) & (self.heard > 1)
         return idles & ~(self.tensor >= _NO_TENSOR * self.tensor_level)
 
@@ -251,7 +249,7 @@ class Activity(_Readings):
 
         An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
         """
-        waits: BoolArray = (self.power < SPINS * self.power_level) & (self.util >= _SPINNING_PERCENT)
+        waits: BoolArray = (self.power < SPINS * self.power_level) & (self.util >= SPINNING_PERCENT)
         return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:

@@ -36,10 +36,11 @@ from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import SHORTEST_STEP_S, Fleet, Job
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout
+from detectors.signals.held_down import RETURN_MS
 from detectors.spec import load_spec
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.config import StragglerConfig
-from detectors.straggler.holding import HOLD_MS, RETURN_MS, hold_ms, slow_again
+from detectors.straggler.holding import HOLD_MS, hold_ms, slow_again
 from detectors.straggler.job_pace import History
 from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
@@ -47,7 +48,7 @@ from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
 from detectors.straggler.readings import LATE, LONG_WORK, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
-from detectors.straggler.suspects import Suspect, action_for, report_of
+from detectors.straggler.suspects import EXPLAINS, Suspect, action_for, report_of
 from detectors.straggler.watch import Watch, gpus_of
 
 _LONGEST_STEP_S = 86_400.0
@@ -58,9 +59,6 @@ _HARMLESS_LOOKS: Final = 15
 _HARMLESS: Final = "harmless"
 _SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
-_EXPLAINS: Final = 1.5
-"""A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
-clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
 _FULL: Final = float(np.log(3))
 """More may not be seen of it: a GPU is active all the time at most, and those that wait are so for a fifth of it."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
@@ -304,7 +302,7 @@ class Straggler(Kept):
             return bool(one.sure and one.lag >= share and plain)
         if alone and not one.works_alike(_SAME_ORDER):
             return False
-        slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else _EXPLAINS)
+        slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
         explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
         return bool(felt and explained and max(one.lag, effect.slower) >= share)

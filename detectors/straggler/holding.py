@@ -4,12 +4,11 @@ from typing import Final
 
 from detectors.case_book import OpenCase
 from detectors.contract import Instant
+from detectors.signals.held_down import RETURNED_MS
 
 HOLD_MS, _LONGEST_MS = 270_000, 600_000
 """An alert is resolved within five minutes of the fault's end; until then a fault that comes and goes is one. It
 is held for longer than it ever kept up, but not for ever."""
-RETURN_MS, _RETURNED_MS = 3_600_000, 1_800_000
-"""What is back within the hour comes and goes: it is the same trouble, and must stay away for half an hour then."""
 _BRIEF_MS, _HOLD_BRIEF_MS = 300_000, 420_000
 """What was slow for less than five minutes comes back more likely than not: it is held for longer than that."""
 _GAP_MS: Final = 120_000
@@ -27,7 +26,7 @@ def slow_again(case: OpenCase, now: Instant) -> None:
 def hold_ms(case: OpenCase) -> float:
     """Return how long it must have kept up to be over, in milliseconds."""
     if case.memo.get("again"):
-        return _RETURNED_MS
+        return RETURNED_MS
     if gap_ms := float(case.memo["gap_ms"]):
         return min(max(_GAP_ROOM * gap_ms, HOLD_MS), _LONGEST_MS)
     brief = int(case.memo["slow_at"]) - case.started_at < _BRIEF_MS

@@ -38,8 +38,9 @@ _MORE_TO_DO: Final = 1.5
 """Of the power of its peers: sixty stragglers with a lower clock, in recordings of others, draw 0.51 to 1.21 of it."""
 _OTHER_WORK: Final = 0.6
 """Of the tensor activity of its peers: slow memory lengthens the step of all, and leaves each as much to compute."""
-_EXPLAINS: Final = 1.5
-"""What a GPU does and what its job lost are measured apart."""
+EXPLAINS: Final = 1.5
+"""A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
+clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),
@@ -137,7 +138,7 @@ class Suspect:
         quarter at least (a share): for what else runs on it, or for work that was given to it alone.
         """
         both = np.log(np.array([self.ratio(TENSOR), self.ratio(MEMORY)]))
-        return self.how == LONG_WORK and slower >= PAGE_SHARE and bool(both.min() >= np.log1p(slower) / _EXPLAINS)
+        return self.how == LONG_WORK and slower >= PAGE_SHARE and bool(both.min() >= np.log1p(slower) / EXPLAINS)
 
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.
