@@ -17,10 +17,14 @@ class PortBook:
     A bound port that does not listen refuses connections, as a stopped server does, and no one else can take it
     meanwhile. Ports are taken from below the range that the kernel uses for outgoing connections: a client that
     retries a stopped server on a port of that range may be given the very same port and connect to itself.
+
+    A free port stays reserved until the book is closed, so that no other book, of this process or another, picks it
+    while it is let go of for the process that is to bind it.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
+        self._reserved: dict[int, socket.socket] = {}
         self._random = random.Random()  # noqa: S311 - picks a free port; nothing secret hangs on it
 
     def __enter__(self) -> Self:
@@ -67,18 +71,42 @@ class PortBook:
 
     def close(self) -> None:
         """Let go of all ports."""
-        for held in self._held.values():
-            held.close()
-        self._held.clear()
+        for sockets in (self._held, self._reserved):
+            for held in sockets.values():
+                held.close()
+            sockets.clear()
 
     def _free(self) -> socket.socket:
         highest = _first_ephemeral_port() - 1
         for _attempt in range(64 if highest > _LOWEST else 0):
+            port = self._random.randint(_LOWEST, highest)
             try:
-                return _bind(self._random.randint(_LOWEST, highest))
+                reserved = _reserve(port)
             except OSError:
                 continue
+            try:
+                held = _bind(port)
+            except OSError:
+                reserved.close()
+                continue
+            self._reserved[port] = reserved
+            return held
         return _bind(0)
+
+
+def _reserve(port: int) -> socket.socket:
+    """Return what keeps other books from picking `port`. Raises OSError where one of them has picked it.
+
+    A name in Linux' abstract socket namespace: like ports it belongs to the network namespace, and the kernel takes it
+    back however its owner ends.
+    """
+    reserved = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        reserved.bind(f"\0hindcast-port-{port}")
+    except OSError:
+        reserved.close()
+        raise
+    return reserved
 
 
 def _bind(port: int) -> socket.socket:

@@ -34,6 +34,18 @@ def test_a_released_port_can_be_listened_on_and_held_again(book: PortBook) -> No
         other.take(port, setting="x")
 
 
+def test_a_port_let_go_of_for_its_process_is_picked_by_no_other_book_until_this_one_is_closed(
+    book: PortBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = book.take()
+    book.release(port)
+    with PortBook() as other:
+        monkeypatch.setattr(other._random, "randint", lambda *_: port)
+        assert other.take() != port
+        book.close()
+        assert other.take() == port
+
+
 def test_holding_a_port_that_is_listened_on_does_no_harm(book: PortBook) -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         book.hold(other.getsockname()[1])
