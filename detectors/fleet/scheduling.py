@@ -38,7 +38,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"scontrol update node(?:name)?=NODES\b.*\bstate=(?:drain|down|fail|maint|power_down|reboot)"),
     ("back", r"scontrol update node(?:name)?=NODES\b.*\bstate=(?:resume|idle|undrain|power_up)"),
     ("back", r"nodes? NODES state set to (?:RESUME|IDLE|UNDRAIN|ALLOC|MIXED|POWER_UP)"),
-    ("back", r"nodes? NODES (?:now responding|returned to service)"),
+    ("back", r"nodes? NODES (?:now responding|returned to service|resumed)\b"),
     ("out", r"(?:reboot\w*|suspending|power(?:ing)? down)\b(?: \w+){0,3}? nodes? NODES"),
     ("out", r"(?:reboot(?:ing)?|powering down) NODES\s*$"),
     ("out", r"nodes? NODES (?:is )?(?:being )?(?:reboot\w*|powered down|powering down|draining|drained)\b"),
@@ -55,7 +55,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("back", r"PBS NODES[:;] ?attributes set: *state - offline"),
     ("down", r"PBS NODES[:;] ?node down\b"),
     ("back", r"PBS NODES[:;] ?node up\b"),
-    ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin)"),
+    ("out", r"host <?NODES>? (?:is |has been |was )?closed(?:_Adm| by (?:the )?admin| (?:and|for)\b)"),
     ("back", r"host <?NODES>? (?:is |has been |was )?(?:opened|ok\b)"),
     ("out", r"node[ /]NODES status is now: NodeNotSchedulable"),
     ("unready", r"node[ /]NODES(?: (?:status|condition|event|is|now|became|changed|to|state))*:? (?:Node)?Not ?Ready"),
@@ -81,10 +81,11 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"nodes?[ /]NODES (?:is |was |will be )?(?:shutting down|shut down|terminated|deleted|decommissioned)\b"),
     ("out", r"\bdisrupting node NODES"),
     ("out", r"\bNODES (?:is |was |has been )?offlined\b"),
-    ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:requested|ordered|scheduled)(?: by \S+)? (?:on|of|for) NODES"),
+    ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:request(?:ed)?|ordered|scheduled|issued)(?: by \S+)? (?:on|of|for) "
+            r"NODES"),
     ("out", r"\bworker NODES (?:is |was |has been )?disabled\b"),
     ("back", r"\bworker NODES (?:is |was |has been )?enabled\b"),
-    ("out", r"\b(?:drain|cordon)(?:ed|ing)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),
+    ("out", r"\b(?:drain|cordon)(?:ed|ing)?(?: and \w+)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),
 )  # fmt: skip
 _PBS: Final = r"(?:pbs_server|Server)(?:@[\w.-]+)?(?:;Node;|: )"
 """How a server's log of PBS begins, of a node: daemon, class, name."""
@@ -95,14 +96,18 @@ _TAKEN_OUT = re.compile(
     r"\b(?:cordoned|drained)\b|"
     r"\b(?:instances?|vms?|virtual machines?|machines?|hosts?|servers?|nodes?)\b.*"
     r"\b(?:deleted|terminated|removed|replaced|deallocated|deprovisioned|decommissioned|released|reclaimed|"
-    r"preempted by|evicted by|interrupted by)\b",
+    r"preempted by|evicted by|interrupted by)\b|"
+    r"^(?!.*\b(?:cancel|postpone|complete|done|finished|over\b|back\b|after\b)).*"
+    r"(?:\b(?:planned|scheduled)\b.*\b(?:reboot|restart|shut ?down|power[- ]?(?:off|cycle))|"
+    r"\b(?:reboot|restart|shut(?:ting)? ?down|power(?:ing)?[- ]?(?:off|down|cycl)).*"
+    r"\b(?:planned|scheduled|maintenance)\b)",
     re.IGNORECASE,
 )
-"""What clouds and their tools write of a node in words of their own, which it is named in."""
+"""What clouds, operators and their tools write of a node in words of their own, which it is named in."""
 _OF_ANOTHER = re.compile(
     r"\b(?:pods?|containers?|jobs?|jobid|tasks?|daemonsets?|deployments?|volumes?|gpus?|ports?|cables?|"
     r"taints?|labels?|flags?|annotations?|conditions?|reasons?|features?|reservations?|leases?|locks?)\b|"
-    r"\bnot\b|unexpected|crash|\bfailed to\b",
+    r"\bnot\b|unexpected|unplanned|unscheduled|crash|\bfailed to\b",
     re.IGNORECASE,
 )
 """Then the line is of something on the node, or of no purpose."""

@@ -238,7 +238,8 @@ class NodeDown(BaseDetector):
         bmc_last, bmc_usual = self._roster.latest(self._bmcs)
         job_id = self._tenancy.job(node, last)
         odds, paused = 1.0, 0.0
-        if silent and job_id is not None:
+        working = job_id is not None and self._began(job_id) <= last + MISSED * usual
+        if silent and job_id is not None and working:
             stepped = self._paused(job_id, last, usual, now)
             # It may be either of two steps.
             beside = min(2 * self._pauses.odds(stepped) if stepped else 1.0, self._odds_of_fall(watts, before))
@@ -256,13 +257,18 @@ class NodeDown(BaseDetector):
             off=self._watts.off(number, last),
             watts=watts,
             watts_before=before,
-            draws_less=self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
+            draws_less=working and self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
             bmc=bmc_in_a_word(int(bmc_last[number]), float(bmc_usual[number]), now),
             job_id=job_id,
-            stopped=self._progress.stopped(job_id, now) if job_id else None,
+            stopped=self._progress.stopped(job_id, now) if job_id and working else None,
             odds=odds,
             paused=paused,
         )
+
+    def _began(self, job_id: str) -> Instant:
+        """Return when a job began: one that is given a silent node says nothing of how it fell silent. -1: it is over."""
+        job = self._fleet.jobs.get(job_id)
+        return job.start if job is not None else -1
 
     def _paused(self, job_id: str, last: Instant, usual: float, now: Instant) -> float:
         """Return for how many of its intervals a job has stopped together with a node; 0 if it did not."""
