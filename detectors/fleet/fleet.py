@@ -26,6 +26,8 @@ INFERRED: Final = "inferred-"
 """How the ids of jobs begin that nothing names."""
 SHORTEST_STEP_S: Final = 0.001
 """What a trainer reports below is no step's time: a counter that has not begun, or one of no work."""
+_REMEMBERED_MS: Final = 3_600_000
+"""For so long it is remembered how jobs ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class JobEvent:
     event: str
     """``start`` or ``end``."""
     job: Job
+    state: str = ""
+    """How it ended, in Slurm's words (``COMPLETED``, ``NODE_FAIL``); empty where nobody says."""
 
 
 class Fleet:
@@ -63,6 +67,7 @@ class Fleet:
     def __init__(self, topology: Mapping[str, Any] | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self._maintenance: dict[str, Job] = {}
+        self._over: dict[str, tuple[int, str]] = {}
         self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
         self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
         self._stepped: IntArray = np.empty(0, np.int64)
@@ -118,6 +123,12 @@ class Fleet:
         else:
             for jobs in (self.jobs, self._maintenance):
                 jobs.pop(event.job.job_id, None)
+            self._over = {name: over for name, over in self._over.items() if event.at - over[0] <= _REMEMBERED_MS}
+            self._over[event.job.job_id] = event.at, event.state
+
+    def how_ended(self, job_id: str) -> str:
+        """Return how a job ended (`JobEvent.state`), if anybody says, and within the hour before the last that did."""
+        return self._over.get(job_id, (0, ""))[1]
 
     def maintenance_of(self, node: str) -> Job | None:
         """Return what keeps a node for maintenance now; the first to start, where several do."""
@@ -147,6 +158,7 @@ class Fleet:
                 for job in self.jobs.values()
             ],
             "maintenance": [[job.job_id, job.nodes, job.start] for job in self._maintenance.values()],
+            "over": [[job_id, at, state] for job_id, (at, state) in self._over.items()],
         }
 
     @classmethod
@@ -163,6 +175,7 @@ class Fleet:
             fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)
         for job_id, nodes, start in state.get("maintenance", ()):
             fleet._maintenance[job_id] = Job(job_id, tuple(nodes), start, maintenance=True)
+        fleet._over = {job_id: (at, ended) for job_id, at, ended in state.get("over", ())}
         return fleet
 
 
@@ -178,4 +191,4 @@ def job_event(document: Mapping[str, Any]) -> JobEvent:
     made = Job(
         job["job_id"], tuple(job["nodes"]), job["start"], job["gpus_per_node"], parts, job.get("maintenance", False)
     )
-    return JobEvent(document["at"], document["event"], made)
+    return JobEvent(document["at"], document["event"], made, document.get("state", ""))

@@ -81,8 +81,8 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"nodes?[ /]NODES (?:is |was |will be )?(?:shutting down|shut down|terminated|deleted|decommissioned)\b"),
     ("out", r"\bdisrupting node NODES"),
     ("out", r"\bNODES (?:is |was |has been )?offlined\b"),
-    ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:request(?:ed)?|ordered|scheduled|issued)(?: by \S+)? (?:on|of|for) "
-            r"NODES"),
+    ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:requested|ordered|scheduled)(?: by \S+)? (?:on|of|for) NODES"),
+    ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:request|issued) (?:on|of|for) NODES"),
     ("out", r"\bworker NODES (?:is |was |has been )?disabled\b"),
     ("back", r"\bworker NODES (?:is |was |has been )?enabled\b"),
     ("out", r"\b(?:drain|cordon)(?:ed|ing)?(?: and \w+)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),

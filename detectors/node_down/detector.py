@@ -3,17 +3,18 @@
 When the scheduler says that a node is down, it is reported at once; but one that Kubernetes calls not ready only if it
 is silent as well, or nothing is gathered of it and it stays so for five minutes: kubelets restart. So is a node that
 misses two readings in all its in-band streams (GPUs, NICs, storage) after its kernel's or BMC's last words, when the
-scheduler misses it too, or when its BMC reads no power while it had a job. Else it is inferred. A node's silence
-weighs what so long a silence weighs here, where scrapes get lost in runs and collectors pause; its job's steps that
-stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts fall so far. Together they
-must be so improbable that chance makes them within the budget only. Of a job without steps the GPUs of its other nodes
-say it, by their tensor activity or power: they stand since, for nine readings or for two and a half minutes. On
-silence alone it takes five minutes, and longer than nodes here are ever silent; of a node without a job, as long as a
-reboot takes, or as a power cycle if its BMC reads no power. That of a node without a job is information where nothing
-else speaks of it: it holds nobody up, and clouds and autoscalers take such nodes away. A node whose job goes on
-stepping, or works on elsewhere, is alive: its collector is not (`telemetry_gap`); so are nodes that fall silent
-together, unless their job stops with them or something names each of them. Streams that stop one by one are their
-agents' trouble. What the scheduler took out on purpose is silent by right.
+scheduler misses it too or ends its job for a failed node, or when its BMC reads no power while it had a job. Else it is
+inferred. A node's silence weighs what so long a silence weighs here, where scrapes get lost in runs and collectors
+pause; its job's steps that stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts
+fall so far. Together they must be so improbable that chance makes them within the budget only. Of a job without steps
+the GPUs of its other nodes say it, by their tensor activity or power: they stand since, for nine readings or for two
+and a half minutes. A job that completed, or that began later, says nothing. On silence alone it takes five minutes, and
+longer than nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its
+BMC reads no power. That of a node without a job is information where nothing else speaks of it: it holds nobody up, and
+clouds and autoscalers take such nodes away. A node whose job goes on stepping, or works on elsewhere, is alive: its
+collector is not (`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or
+something names each of them. Streams that stop one by one are their agents' trouble. What the scheduler took out on
+purpose is silent by right.
 
 It is wrong about an idle node without a BMC, if its only exporter died for longer than a reboot takes; about an idle
 node that hangs with its power on, until the scheduler says so; about a node that hangs while its exporter still
@@ -42,7 +43,7 @@ from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.lapses import Lapses, believed, chance_allowed
 from detectors.fleet.presence import LATE, LEAST_READINGS, REBOOT_MS, Attendance, Progress, Roster
-from detectors.fleet.scheduling import Scheduler
+from detectors.fleet.scheduling import Scheduler, Word
 from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.cases import MISSED, Case, bmc_in_a_word
 from detectors.node_down.config import NodeDownConfig
@@ -237,6 +238,10 @@ class NodeDown(BaseDetector):
         watts, before = self._watts.since(number, last)
         bmc_last, bmc_usual = self._roster.latest(self._bmcs)
         job_id = self._tenancy.job(node, last)
+        ended = "" if job_id is None else self._fleet.how_ended(job_id)
+        if ended == "COMPLETED":
+            job_id = None  # it did not die with a node
+        failed = Word("suspect", now, f"job {job_id} ended by NODE_FAIL") if silent and ended == "NODE_FAIL" else None
         odds, paused = 1.0, 0.0
         working = job_id is not None and self._began(job_id) <= last + MISSED * usual
         if silent and job_id is not None and working:
@@ -252,7 +257,7 @@ class NodeDown(BaseDetector):
             usual=usual,
             missed=float(silence.missed[number]),
             together=silence.beside(number, now),
-            word=self._scheduler.fate(node, since),
+            word=self._scheduler.fate(node, since) or failed,
             line=self._words.of(node, since),
             off=self._watts.off(number, last),
             watts=watts,
@@ -266,7 +271,7 @@ class NodeDown(BaseDetector):
         )
 
     def _began(self, job_id: str) -> Instant:
-        """Return when a job began: one that is given a silent node says nothing of how it fell silent. -1: it is over."""
+        """Return when a job began (-1: it is over); one that is given a silent node has not fallen silent with it."""
         job = self._fleet.jobs.get(job_id)
         return job.start if job is not None else -1
 

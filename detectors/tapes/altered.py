@@ -77,6 +77,7 @@ def with_company(tape: Tape, other: Tape) -> Tape:
                 event.job.start + shift,
                 event.job.gpus_per_node, {f"{node}{GONE}": gpus for node, gpus in event.job.gpus.items()},
             ),
+            event.state,
         )
         for event in other.jobs
     ]  # fmt: skip

@@ -79,7 +79,8 @@ def job_event(row: Mapping[str, Any]) -> JobEvent:
     event, job = row["event"], row["job"]
     if event not in ("start", "end"):
         raise ValueError(f"event {event!r} is neither start nor end")
-    return JobEvent(_time(row["timestamp"]), event, job_of(job))
+    state = str(job.get("state") or "").upper() if event == "end" else ""
+    return JobEvent(_time(row["timestamp"]), event, job_of(job), state)
 
 
 def job_of(job: Mapping[str, Any]) -> Job:

@@ -35,7 +35,7 @@ class LiveJobs:
                 events.append(JobEvent(job.start, "start", job))
                 self._running[job.job_id] = job
             if entry.end is not None:
-                events.append(JobEvent(entry.end, "end", job))
+                events.append(JobEvent(entry.end, "end", job, entry.state.upper()))
                 del self._running[job.job_id]
                 self.spans.forget(job.job_id)
         if self._listed is not None:

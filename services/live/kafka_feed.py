@@ -228,7 +228,7 @@ def _job_line(event: JobEvent) -> bytes:
         "gpus_per_node": job.gpus_per_node,
         "gpus": job.gpus,
         "maintenance": job.maintenance,
-    }
+    } | ({"state": event.state} if event.state else {})
     return encode_rows([{"timestamp": format_time(event.at), "event": event.event, "job": known}])
 
 

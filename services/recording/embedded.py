@@ -114,7 +114,7 @@ def _feed_jobs(engine: Engine, recording: Recording) -> Iterator[Instant]:
         job = fleet_job(entry)
         events = [JobEvent(entry.start, "start", job)]
         if entry.end is not None:
-            events.append(JobEvent(entry.end, "end", job))
+            events.append(JobEvent(entry.end, "end", job, entry.state.upper()))
         engine.feed_jobs(events)
     yield recording.manifest.end
 
