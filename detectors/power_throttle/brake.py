@@ -7,13 +7,15 @@ import numpy as np
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.work import Work
-from detectors.signals.brakes import HALVED, SLOWED
+from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED
 from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
 """What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
 _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
+_FULL: Final = 0.97
+"""Of its usual clock: two steps of 15 MHz, and what temperature takes."""
 _HOLDS_MS: Final = 30_000
 """A GPU dips for twenty seconds now and then, and is well: half as long again without a word of the driver's."""
 _NO_BLIP_MS: Final = 20_000
@@ -40,7 +42,10 @@ class Brake:
             down[ask] = self._down(now, ask, brake[ask], held[ask], usual_clock[ask], usual_power[ask])
             gpus.note_heat(ask[down[ask]])
         back = ~gpus.busy | ~(gpus.clock < slowed)
-        gpus.mark(new, down, ~brake & ~down & back)
+        free = ~brake & ~down & back
+        # What holds power leaves the clock alone whenever the work draws less: it floats, and is not free for that.
+        down |= gpus.busy & (gpus.run > 0) & (gpus.power <= NODE_LEFT * usual_power)
+        gpus.mark(new, down, free & ~down)
 
     def _down(
         self,
@@ -102,6 +107,12 @@ class Brake:
         low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
         return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))
 
+    def floats(self, those: IntArray) -> BoolArray:
+        """Return which GPUs run at their full clock and draw far less than usual, all the same."""
+        gpus, usual = self._gpus, self._gpus.usual
+        clock, power = gpus.clock[those] > _FULL * usual["clock"].level[those], usual["power"].level[those]
+        return np.asarray(clock & (gpus.power[those] <= NODE_LEFT * power))
+
     def counted_long(self, those: IntArray) -> BoolArray:
         """Return which GPUs count more throttled time than any blip takes."""
         gpus = self._gpus
@@ -136,9 +147,17 @@ class Brake:
         lasting = gpus.at[those] - gpus.since[those] >= _HOLDS_MS - 1000  # less the jitter of scrapes
         if not (far & lasting).any():
             return np.zeros(len(those), bool)
-        # Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat; in
-        # warm air, or without its fans, who is warmer than half of them.
-        _, _, median, warmest = gpus.lacks(those, now)
-        cooler = ~(gpus.temp[those] > (median if uncooled else warmest))
+        cooler = self.cooler(now, those, uncooled=uncooled)
         sure = far & lasting & cooler & ~gpus.was_hot(those) & gpus.works(those, now)
         return np.asarray(sure if alike else sure & gpus.improbable(those))
+
+    def cooler(self, now: Instant, those: IntArray, *, uncooled: bool) -> BoolArray:
+        """Return which GPUs of a node are no warmer than their peers, chip and memory.
+
+        Less power is less heat: who is warmer than its peers on a quarter less of it is held down by its heat; in warm
+        air, or without its fans, who is warmer than half of them.
+        """
+        gpus = self._gpus
+        _, _, median, warmest = gpus.lacks(those, now)
+        memory = gpus.among_peers(gpus.memory, gpus.comparable(now), 0.9)[those]
+        return ~((gpus.temp[those] > (median if uncooled else warmest)) | (gpus.memory[those] > memory))

@@ -5,11 +5,11 @@ or a counter of time throttled for power that neither the software cap nor the t
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
 of both on a whole node, two fifths of both on one GPU, while they work as much as before, are no warmer than their
-peers and were not too hot just before. A node whose GPUs run at one clock, though each draws its own, had it set: that
-is no cap. A tenth is enough of a node that the driver holds at a software cap while its GPUs draw far less than their
-limit, which nobody lowered: the cap is another's, as a BMC's for a lost supply. GPUs that wait for a braked one lose
-power but keep their clock: nothing is raised on them. A power limit below that of the others of its model is a ticket
-where it binds, and a note where it harms nobody; so is a supply whose load the others carry.
+peers, chip and memory, and were not too hot just before. A node whose GPUs run at one clock, though each draws its own,
+had it set: that is no cap, unless some are read at full clocks with as little power. A tenth is enough of a node that
+the driver holds at a software cap while its GPUs draw far less than their limit, which nobody lowered: the cap is
+another's, as a BMC's for a lost supply. GPUs that wait for a braked one keep their clock, and nothing is raised on
+them. A power limit below that of the others of its model is noted, and so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set to half in the middle of a job that has no other, and blind, without
 bits and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -147,15 +147,17 @@ class PowerThrottle:
         most = len(here) > 1 and len(here) >= _NODE_SHARE * len(mates)
         sure = stated & soon
         if most:
-            cut = confirmed & ~chosen & ~gpus.was_hot(here)  # a supply's alarm of hours ago makes no brake of heat
+            cut = confirmed & ~chosen & ~gpus.was_hot(here)
+            if alarm is not None and alarm.at < int(gpus.since[here].min()) - _CARRIED_MS:
+                cut &= self._brake.cooler(now, here, uncooled=True)  # that of hours ago makes no brake of heat
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
-            # Whose job has no other node may have set a lower clock for it; nobody does that to one of several.
-            job = self._fleet.job_of(node)
+            job = self._fleet.job_of(node)  # one of a single node may have a lower clock set for it
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
             chosen_clock = job is None or len(job.nodes) == 1 or self._set_clocks.are_set(node, *slow)
+            chosen_clock &= np.count_nonzero(self._brake.floats(mates)) < 2
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.

@@ -9,7 +9,7 @@ import pytest
 from detectors.fleet.fleet import INFERRED
 from detectors.power_throttle.examples import Brake, tape_of
 from detectors.power_throttle.test_detector import DEFAULT, firing, lowered, run
-from detectors.tapes.gpus import START, name
+from detectors.tapes.gpus import START, changed, name
 
 
 def test_on_default_fields_a_line_of_the_supply_explains_why_clocks_and_power_fell() -> None:
@@ -124,3 +124,20 @@ def test_clocks_that_somebody_set_are_no_cap(nodes: int, is_set: bool, left: flo
         for first in range(0, 6, nodes)
     ]
     assert [one.entity["node"] for one in firing(replace(tape, jobs=jobs))] == named
+
+
+@pytest.mark.parametrize(("full", "named"), [(0.35, [name(1)]), (0.0, [])], ids=["capped", "set"])
+def test_a_cap_whose_clocks_float_is_no_clock_that_somebody_set(full: float, named: list[str]) -> None:
+    """Where readings are instants, a part of them is of communication, that runs at full clocks below the cap."""
+    chance = np.random.default_rng(7)
+
+    def capped(at: Any, node: Any, _gpu: Any, values: Any) -> Any:
+        return np.where((node == name(1)) & (at >= 900), 245 + 10 * chance.standard_normal(len(node)), values)
+
+    def floating(at: Any, node: Any, gpu: Any, values: Any) -> Any:
+        low = (node == name(1)) & (at >= 900) & (chance.random(len(node)) >= full)
+        return np.where(low, 930.0 + gpu.astype(int) // 4 * 15, values)
+
+    tape = tape_of(replace(DEFAULT, nodes=6, minutes=24, interval_s=30.0, brakes=[], supply_lines=False))
+    tape = changed(changed(tape, "DCGM_FI_DEV_POWER_USAGE", capped), "DCGM_FI_DEV_SM_CLOCK", floating)
+    assert [one.entity["node"] for one in firing(tape)] == named

@@ -34,6 +34,28 @@ def test_on_default_fields_who_is_warmer_on_less_power_is_held_down_by_heat(
     assert bool([one for one in found if one.severity != "info"]) == braked
 
 
+@pytest.mark.parametrize(("degrees", "braked"), [(86.0, False), (60.0, True)])
+def test_a_gpu_whose_memory_is_warmer_on_less_power_is_held_down_by_its_heat(degrees: float, braked: bool) -> None:
+    """Its chip has cooled since, and its memory below the limit: that of its peers is at 62 to 66 degrees."""
+
+    def warmth(seconds: Any, node: Any, gpu: Any, _values: Any) -> Any:
+        one = (node == name(2)) & (gpu == 5) & (seconds >= 300)
+        return np.where(one, degrees, 62.0 + 2.0 * (np.arange(len(node)) % 3))
+
+    scene = replace(DEFAULT, brakes=[Brake(2, 300, 500, gpus=[5])], supply_lines=False)
+    assert bool(firing(changed(tape_of(scene), "DCGM_FI_DEV_MEMORY_TEMP", warmth))) == braked
+
+
+@pytest.mark.parametrize(("alarm_s", "braked"), [(290, True), (60, False)])
+def test_a_supply_that_failed_long_before_makes_no_brake_of_a_node_that_warms_up(alarm_s: int, braked: bool) -> None:
+    def warmth(seconds: Any, node: Any, _gpu: Any, _values: Any) -> Any:
+        return np.where((node == name(2)) & (seconds >= 300), 76.0, 55.0 + 3.0 * (np.arange(len(node)) % 3))
+
+    tape = changed(tape_of(replace(DEFAULT, brakes=[Brake(2, 300, 500)], supply_lines=False)), TEMP, warmth)
+    alarm = LogRecord(START + 1000 * alarm_s, "sel", SUPPLY, "critical", name(2))
+    assert bool([one for one in firing(replace(tape, logs=[alarm])) if one.severity != "info"]) == braked
+
+
 @pytest.mark.parametrize(("until_s", "braked"), [(400, False), (600, True)])
 def test_what_heat_held_down_is_not_braked_the_moment_that_it_is_cooler(until_s: int, braked: bool) -> None:
     """A clock that is low two minutes after the heat has another reason."""
