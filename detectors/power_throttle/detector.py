@@ -157,7 +157,7 @@ class PowerThrottle:
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
             chosen_clock = job is None or len(job.nodes) == 1 or self._set_clocks.are_set(node, *slow)
-            chosen_clock = chosen_clock and np.count_nonzero(self._brake.floats(mates)) < 2
+            chosen_clock = chosen_clock and bool(np.count_nonzero(self._brake.floats(mates)) < 2)
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
