@@ -377,6 +377,9 @@ def test_hosts_that_wait_for_one_file_system_by_turns_are_no_stragglers() -> Non
     assert [finding for finding in without_steps(waiting) if finding.severity != "info"] == []
     alone = replace(waiting, slow=[one for one in slow if 8 in one.ranks])
     assert {finding.entity["node"] for finding in without_steps(alone)} == {name(1)}
+    less = [replace(one, factor=1.12) for one in slow if 8 not in one.ranks]
+    longer = replace(waiting, slow=[*less, Slow(range(8, 16), 600, factor=1.6)])
+    assert {finding.entity["node"] for finding in without_steps(longer)} == {name(1)}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from detectors.straggler.readings import (
     Sums,
     logarithms,
 )  # fmt: skip
-from detectors.straggler.suspects import Suspect
+from detectors.straggler.suspects import PAGE_SHARE, Suspect
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
@@ -47,7 +47,7 @@ _STARVES: Final = 0.5
 """Of the time at least: pauses of the whole job that scrapes saw unevenly, and of a rank, come once in some minutes."""
 _LASTS: Final = 8
 """Windows in which somebody works longer, where nothing says how much there is to do: what is given to each (experts,
-lengths of sequences) changes within minutes (policy)."""
+lengths of sequences) changes within minutes, and who waits for data by turns has waited by then (policy)."""
 _BY_TURNS: Final = np.uint64(0xFF)
 """Who waits by turns did so in two of the last eight windows; a pause of the job that scrapes saw unevenly is one."""
 
@@ -283,6 +283,8 @@ class Watch(Kept):
                 by_turns = np.bitwise_count(comparison.odd[who] & _BY_TURNS) > 1
                 too = odd | (by_turns & (comparison.evidence.wealth[who] >= _STARVED_TOO))
                 with_it |= too & (comparison.how[who] == STARVED)
+                if lag >= PAGE_SHARE and bits.bit_count() >= _LASTS:  # who waits far less has no part in it
+                    with_it &= comparison.least[who] >= comparison.least[entity] / 2
             beside = who[with_it]
             found.append(
                 Suspect(
