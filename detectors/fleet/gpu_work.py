@@ -95,14 +95,14 @@ class GpuWork(Columns):
         self.level[gpus] = np.where(np.isnan(usual) & works, power, moved)
         return works
 
-    def goes_on(self, job: Job, since: Instant, now: Instant) -> bool:
-        """Return whether most GPUs of a job that were read after `since` have worked after it, and lately.
+    def goes_on(self, job: Job, since: Instant, now: Instant, share: float) -> bool:
+        """Return whether more than a share of a job's GPUs, of those read after `since`, have worked after it, and lately.
 
         In a synchronous job none does for longer than a step once a node of it is dead.
         """
         heard = self._heard(job.nodes, since)
         worked = self.worked_at[heard] > max(since, now - _LATELY_MS)
-        return len(heard) > 1 and 2 * int(np.count_nonzero(worked)) > len(heard)
+        return len(heard) > 1 and int(np.count_nonzero(worked)) > share * len(heard)
 
     def stands_since(self, nodes: Iterable[str], since: Instant, *, spinning: bool) -> Instant:
         """Return when the GPUs of some nodes that were read after `since` last worked, in the middle; -1: never.

@@ -17,6 +17,12 @@ _DOUBT: Final = 1e-4
 """What is nearer to the bar is decided in float64: so far correlations in float32, ten times as fast, may be wrong."""
 _MOST: Final = 0.999999
 """Two series that are all but the same count as so highly correlated."""
+_AROUND: Final = 9
+"""Windows: jobs that have nothing to do with each other change their levels within the same hour (other phases, faults,
+loads of a hall), and such levels correlate by chance; what they do within minutes does not."""
+_REPEATED: Final = 1.22
+"""What is left without the mean of the windows around repeats in part, with the sign turned: chance correlates it as it
+does so many times fewer that are independent (Bartlett; for nine windows)."""
 _LEAST: Final = 1e-12
 """Of the product of two sums of squares."""
 
@@ -27,7 +33,7 @@ def linked(series: FloatArray, looks_a_day: float) -> IntArray:
     Two are linked where they are correlated, whether positively or negatively, too highly for chance (Fisher's z
     transform): chance links any two of the cluster once in a thousand days, at so many looks a day.
     """
-    series = series[np.isfinite(series).any(axis=1)]
+    series = _swings(series[np.isfinite(series).any(axis=1)])
     windows, count = series.shape
     lots = np.arange(count)
     if windows < FEWEST:
@@ -41,7 +47,7 @@ def linked(series: FloatArray, looks_a_day: float) -> IntArray:
     bar = -NormalDist().inv_cdf(_CHANCE / (looks_a_day * pairs) / 2)
     bars = np.full(windows + 1, np.inf, np.float32)
     """The correlation that links, by the windows that two share."""
-    bars[FEWEST:] = np.tanh(bar / np.sqrt(np.arange(FEWEST, windows + 1) - 3))
+    bars[FEWEST:] = np.tanh(bar / np.sqrt((np.arange(FEWEST, windows + 1) - 3) / _REPEATED))
     squares = (centred**2).sum(axis=0)
     unit = (centred / np.sqrt(np.maximum(squares, _LEAST))).astype(np.float32)
     weight, parts = known.astype(np.float32), unit**2
@@ -68,6 +74,17 @@ def linked(series: FloatArray, looks_a_day: float) -> IntArray:
     return lots
 
 
+def _swings(series: FloatArray) -> FloatArray:
+    """Return by how much each of the series (windows, n) lies above its mean of the windows around."""
+    known, half = np.isfinite(series), _AROUND // 2
+    place = np.arange(len(series))
+    begin, end = np.maximum(place - half, 0), np.minimum(place + half + 1, len(series))
+    total, count = (
+        np.vstack([np.zeros((1, series.shape[1])), of.cumsum(axis=0)]) for of in (np.where(known, series, 0.0), known)
+    )
+    return np.asarray(series - (total[end] - total[begin]) / np.maximum(count[end] - count[begin], 1))
+
+
 def _correlated(centred: FloatArray, known: Any, one: IntArray, two: IntArray, bar: float) -> Any:
     """Return of which pairs (p,) of series the correlation is too high for chance."""
     both = known[:, one] & known[:, two]
@@ -75,7 +92,7 @@ def _correlated(centred: FloatArray, known: Any, one: IntArray, two: IntArray, b
     squares = (mine**2).sum(axis=0) * (other**2).sum(axis=0)
     r = np.abs((mine * other).sum(axis=0)) / np.sqrt(np.maximum(squares, _LEAST))
     shared = both.sum(axis=0)
-    z = np.arctanh(np.minimum(r, _MOST)) * np.sqrt(np.maximum(shared - 3.0, 0.0))
+    z = np.arctanh(np.minimum(r, _MOST)) * np.sqrt(np.maximum(shared - 3.0, 0.0) / _REPEATED)
     return (shared >= FEWEST) & (z >= bar)
 
 

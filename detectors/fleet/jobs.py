@@ -7,9 +7,9 @@ The scheduler's list of jobs counts alone where there is one. Without it:
   nodes, and those in step with them, are all that the job has by its highest rank;
 - *work in step*: GPUs of a synchronous job rise and fall together, so the half-minute means of their nodes' activity
   are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
-  a job may as well be correlated negatively, and the absolute value counts. Two nodes are linked where it is
-  too high for chance (Fisher's z transform, corrected for all pairs of a day), and what is linked, by however many
-  others, is one job.
+  a job may as well be correlated negatively, and the absolute value counts. Levels that change within the same hour,
+  as they do in any two jobs, are taken out before. Two nodes are linked where it is too high for chance (Fisher's z
+  transform, corrected for all pairs of a day), and what is linked, by however many others, is one job.
 
 A process that ends frees its GPUs' memory, which checkpoints and evaluations do not: a node most of whose GPUs hold
 hardly any memory any more leaves its job, is known anew from there on, and with most of its nodes a job is over.

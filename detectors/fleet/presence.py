@@ -33,6 +33,10 @@ _FEW: Final = 256
 """Of so many entities each is looked at: to leave out those that say the same as the one before takes longer."""
 _STEPS_LATE, _STEPS_SLACK_MS = 2.0, 2000
 """A job's next step is overdue after so many of its usual intervals."""
+_MOST, _ALL = 0.5, 0.95
+"""Of the GPUs of a job that is listed, and of one that is inferred: its nodes are approximate, and where none of them
+stands, none of those that wait for a dead one is among them.
+"""
 
 
 def learnt_interval(usual: FloatArray, gap: FloatArray, step: float) -> FloatArray:
@@ -306,12 +310,12 @@ class Progress(Kept):
     def lives_by(self, job_id: str, since: Instant, now: Instant) -> str:
         """Return what shows that a job worked after `since`, and lately: its steps, else its GPUs; empty: nothing.
 
-        Which nodes an inferred job has is approximate: that some of them work on is no sign of the others.
+        Which nodes an inferred job has is approximate: that some of them work on is no sign of the others, all are.
         """
         if self.of(job_id)[0] != NEVER:
             return f"steps of job {job_id}" if self.goes_on(job_id, since, now) else ""
         job = self._fleet.jobs.get(job_id)
-        works = job is not None and not job.inferred and self._gpus.goes_on(job, since, now)
+        works = job is not None and self._gpus.goes_on(job, since, now, share=_ALL if job.inferred else _MOST)
         return f"the work of job {job_id} on other nodes" if works else ""
 
     def stands_since(self, job_id: str, node: str, since: Instant) -> Instant:

@@ -17,11 +17,13 @@ LOOKS_A_DAY = 288.0
 def _by_pairs(series: FloatArray) -> list[int]:
     """Return the lots, each by its least member, looking at one pair after the other."""
     count = series.shape[1]
+    series = series[np.isfinite(series).any(axis=1)]
     known = np.isfinite(series)
     bar = -NormalDist().inv_cdf(1e-3 / (LOOKS_A_DAY * count * (count - 1) / 2) / 2)
     centred = np.zeros(series.shape)
     for one in range(count):
-        own = series[known[:, one], one]
+        around = [series[max(at - 4, 0) : at + 5, one] for at in np.flatnonzero(known[:, one])]
+        own = series[known[:, one], one] - [np.nanmean(beside) for beside in around]
         off = own - np.median(own)
         most = 4 * 1.4826 * np.median(np.abs(off))
         centred[known[:, one], one] = np.clip(off, -most, most)
@@ -31,7 +33,7 @@ def _by_pairs(series: FloatArray) -> list[int]:
         a, b = centred[both, one], centred[both, two]
         scale = np.sqrt((a**2).sum() * (b**2).sum())
         r = min(abs((a * b).sum()) / scale, 0.999999) if scale > 1e-6 else 0.0
-        if both.sum() >= FEWEST and np.arctanh(r) * np.sqrt(both.sum() - 3) >= bar:
+        if both.sum() >= FEWEST and np.arctanh(r) * np.sqrt((both.sum() - 3) / 1.22) >= bar:
             first, second = sorted((lots[one], lots[two]))
             lots = [first if lot == second else lot for lot in lots]
     return lots
@@ -61,3 +63,19 @@ def test_fewer_windows_than_are_needed_link_nobody(known: int) -> None:
     series = np.full((80, 4), np.nan)
     series[-known:] = np.random.default_rng(1).normal(size=(known, 1))
     assert linked(series, LOOKS_A_DAY).tolist() == ([0, 0, 0, 0] if known == FEWEST else [0, 1, 2, 3])
+
+
+def test_jobs_that_change_their_level_within_minutes_of_each_other_are_not_linked_for_that() -> None:
+    chance, job = np.random.default_rng(3), np.repeat([0, 1, 2], 4)
+    levels = np.where(np.arange(80)[:, None] >= np.array([38, 41, 45]), 600.0, 520.0)
+    together = levels + 15 * chance.normal(size=(80, 3))
+    series = together[:, job] + 5 * chance.normal(size=(80, 12))
+    assert linked(series, LOOKS_A_DAY).tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8]
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_nodes_that_are_read_in_every_other_window_are_linked_as_well(interval: int) -> None:
+    chance, job = np.random.default_rng(4), np.repeat([0, 1], 4)
+    series = (600 + 15 * chance.normal(size=(80, 2)))[:, job] + 5 * chance.normal(size=(80, 8))
+    series[np.arange(80) % interval > 0] = np.nan
+    assert linked(series, LOOKS_A_DAY).tolist() == [0, 0, 0, 0, 4, 4, 4, 4]
