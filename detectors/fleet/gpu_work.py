@@ -96,7 +96,7 @@ class GpuWork(Columns):
         return works
 
     def goes_on(self, job: Job, since: Instant, now: Instant, share: float) -> bool:
-        """Return whether more than a share of a job's GPUs, of those read after `since`, have worked after it, and lately.
+        """Return whether more than a share of a job's GPUs that were read after `since` have worked since, and lately.
 
         In a synchronous job none does for longer than a step once a node of it is dead.
         """
