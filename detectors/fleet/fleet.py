@@ -120,6 +120,7 @@ class Fleet:
         """Let a job start or end; the end of a job that is not known is no news."""
         if event.event == "start":
             (self._maintenance if event.job.maintenance else self.jobs)[event.job.job_id] = event.job
+            self._over.pop(event.job.job_id, None)  # it was put back into the queue
         else:
             for jobs in (self.jobs, self._maintenance):
                 jobs.pop(event.job.job_id, None)

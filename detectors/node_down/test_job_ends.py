@@ -39,6 +39,13 @@ def test_a_silent_node_is_down_when_the_scheduler_ends_its_job_for_a_failed_node
     assert (alone.detected_at - START) / 1000 - DIES_S >= 280
 
 
+def test_a_job_that_starts_again_after_a_node_failed_has_not_lost_another() -> None:
+    scene = Scene(nodes=5, nics=1, minutes=8, kinds=("nic", "dcgm"))
+    tape = ended(silenced(tape_of(scene), [CULPRIT], until_s=DIES_S + 100), -60, "NODE_FAIL")
+    job = replace(tape.jobs[0].job, start=START + int((DIES_S - 30) * 1000))
+    assert firing(replace(tape, jobs=[*tape.jobs, JobEvent(job.start, "start", job)])) == []
+
+
 @pytest.mark.parametrize(("state", "found"), [("COMPLETED", 0), ("FAILED", 1), ("", 1)])
 def test_the_steps_of_a_job_that_completed_did_not_stop_for_a_node(state: str, found: int) -> None:
     tape = tape_of(replace(SCENE, kinds=("nic", "steps", "dcgm")))
