@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import ClassVar
 
@@ -102,7 +103,7 @@ def judged(path: Path) -> Counts | None:
         settled = [job for job in running if job.start <= now - _SETTLED_MS and (job.end is None or job.end > now)]
         true, may_be = _pairs(job.nodes for job in settled), _pairs(job.nodes for job in running)
         at_work = {node for job in settled for node in job.nodes}
-        counts.add(Counts(len(true & found), len(true), len(found - may_be), len(_pairs([sorted(at_work)]))))
+        counts.add(Counts(len(true & found), len(true), len(found - may_be), comb(len(at_work), 2)))
     return counts
 
 

@@ -125,7 +125,8 @@ class Fleet:
             for jobs in (self.jobs, self._maintenance):
                 jobs.pop(event.job.job_id, None)
             self._over = {name: over for name, over in self._over.items() if event.at - over[0] <= _REMEMBERED_MS}
-            self._over[event.job.job_id] = event.at, event.state
+            if event.state:
+                self._over[event.job.job_id] = event.at, event.state
 
     def how_ended(self, job_id: str) -> str:
         """Return how a job ended (`JobEvent.state`), if anybody says, and within the hour before the last that did."""

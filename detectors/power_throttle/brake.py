@@ -107,11 +107,11 @@ class Brake:
         low_clock, low_power = clock <= clock_ratio * usual_clock, power <= power_ratio * full
         return np.asarray((low_clock | ~has_clock) & (low_power | ~has_power) & (has_clock | has_power))
 
-    def floats(self, those: IntArray) -> BoolArray:
-        """Return which GPUs run at their full clock and draw far less than usual, all the same."""
+    def some_float(self, those: IntArray) -> bool:
+        """Return whether two GPUs or more run at their full clock and draw far less than usual, all the same."""
         gpus, usual = self._gpus, self._gpus.usual
-        clock, power = gpus.clock[those] > _FULL * usual["clock"].level[those], usual["power"].level[those]
-        return np.asarray(clock & (gpus.power[those] <= NODE_LEFT * power))
+        full, power = gpus.clock[those] > _FULL * usual["clock"].level[those], usual["power"].level[those]
+        return int(np.count_nonzero(full & (gpus.power[those] <= NODE_LEFT * power))) > 1
 
     def counted_long(self, those: IntArray) -> BoolArray:
         """Return which GPUs count more throttled time than any blip takes."""

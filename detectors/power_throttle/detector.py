@@ -153,11 +153,11 @@ class PowerThrottle:
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
-            job = self._fleet.job_of(node)  # one of a single node may have a lower clock set for it
+            job = self._fleet.job_of(node)  # who has a node alone may set a lower clock for it, nobody one of several
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
-            chosen_clock = job is None or len(job.nodes) == 1 or self._set_clocks.are_set(node, *slow)
-            chosen_clock = chosen_clock and bool(np.count_nonzero(self._brake.floats(mates)) < 2)
+            chosen_clock = job is None or len(job.nodes) == 1
+            chosen_clock |= self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates)
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.

@@ -141,3 +141,6 @@ def test_a_cap_whose_clocks_float_is_no_clock_that_somebody_set(full: float, nam
     tape = tape_of(replace(DEFAULT, nodes=6, minutes=24, interval_s=30.0, brakes=[], supply_lines=False))
     tape = changed(changed(tape, "DCGM_FI_DEV_POWER_USAGE", capped), "DCGM_FI_DEV_SM_CLOCK", floating)
     assert [one.entity["node"] for one in firing(tape)] == named
+    (job,) = tape.jobs
+    alone = [replace(job, job=replace(job.job, job_id=node, nodes=(node,))) for node in job.job.nodes]
+    assert firing(replace(tape, jobs=alone)) == [], "who has a node alone may cap it"
