@@ -65,13 +65,26 @@ def linked(series: FloatArray, looks_a_day: float) -> IntArray:
         sure, own, least = r[one, two], *(np.broadcast_to(each, r.shape)[one, two] for each in (own, least))
         one, two = one + begin, two + begin
         doubted = (sure < least + _DOUBT) | (own * squares[one] * squares[two] < 1000 * _LEAST) | (least >= _MOST)
-        lots = _merged(lots, one[~doubted], two[~doubted])
+        lots = merged(lots, one[~doubted], two[~doubted])
         one, two = one[doubted], two[doubted]
         left = np.flatnonzero(lots[one] != lots[two])
         one, two = one[left], two[left]
         yes = _correlated(centred, known, one, two, bar)
-        lots = _merged(lots, one[yes], two[yes])
+        lots = merged(lots, one[yes], two[yes])
     return lots
+
+
+def merged(lots: IntArray, one: IntArray, two: IntArray) -> IntArray:
+    """Return the lots, each numbered by its least member, with the links (one, two) added to what made them."""
+    while True:
+        least = lots.copy()
+        # At the members that give the lots their numbers: so the rest of a lot comes along.
+        np.minimum.at(least, lots[one], lots[two])
+        np.minimum.at(least, lots[two], lots[one])
+        joined = least[least[lots]]
+        if np.array_equal(joined, lots):
+            return lots
+        lots = joined
 
 
 def _swings(series: FloatArray) -> FloatArray:
@@ -94,16 +107,3 @@ def _correlated(centred: FloatArray, known: Any, one: IntArray, two: IntArray, b
     shared = both.sum(axis=0)
     z = np.arctanh(np.minimum(r, _MOST)) * np.sqrt(np.maximum(shared - 3.0, 0.0) / _REPEATED)
     return (shared >= FEWEST) & (z >= bar)
-
-
-def _merged(lots: IntArray, one: IntArray, two: IntArray) -> IntArray:
-    """Return the lots, each numbered by its least member, with the links (one, two) added to what made them."""
-    while True:
-        least = lots.copy()
-        # At the members that give the lots their numbers: so the rest of a lot comes along.
-        np.minimum.at(least, lots[one], lots[two])
-        np.minimum.at(least, lots[two], lots[one])
-        joined = least[least[lots]]
-        if np.array_equal(joined, lots):
-            return lots
-        lots = joined

@@ -9,13 +9,14 @@ The scheduler's list of jobs counts alone where there is one. Without it:
   are correlated. Scrapes of nodes fall into different phases of a step, and steps alias with scrapes: so two nodes of
   a job may as well be correlated negatively, and the absolute value counts. Levels that change within the same hour,
   as they do in any two jobs, are taken out before. Two nodes are linked where it is too high for chance (Fisher's z
-  transform, corrected for all pairs of a day), and what is linked, by however many others, is one job.
+  transform, corrected for all pairs of a day), and what is linked, by however many others, is one job, until nothing
+  has linked two parts of it for forty minutes.
 
 A process that ends frees its GPUs' memory, which checkpoints and evaluations do not: a node most of whose GPUs hold
 hardly any memory any more leaves its job, is known anew from there on, and with most of its nodes a job is over.
 Where an exporter names a GPU's job (`hpc_job`), capture and import have made a job of it before.
 What was inferred is approximate: a job is known some minutes after its start, and one smaller than a node is that node.
-It is called `inferred-` and its first node.
+It is called `inferred-` and a node that it had.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.core.survivors import Survivors
 from detectors.engine.rows import Rows
 from detectors.fleet.fleet import INFERRED, Fleet, Job, JobEvent
-from detectors.fleet.in_step import FEWEST, linked
+from detectors.fleet.in_step import FEWEST, linked, merged
 from detectors.fleet.named_jobs import GONE_S, NamedJobs
 
 MEMORY: Final = "DCGM_FI_DEV_FB_USED"
@@ -40,6 +41,8 @@ _WINDOWS: Final = 80
 """Forty minutes: checkpoints of every half hour, which all nodes of a job share, are in it."""
 _EVERY: Final = 10
 """Links are looked for every so many windows."""
+_LOOKS: Final = 8
+"""Parts of a job that so many looks linked nowhere, forty minutes, were linked by chance: in them all was read anew."""
 _BUSY_UTIL: Final = 20.0
 """Per cent: below lies what idles."""
 _IDLE_WINDOWS: Final = 10
@@ -63,11 +66,14 @@ class _Gpus(Columns):
 
 
 class _Nodes(Columns):
-    """By node: its activity in the last `_WINDOWS` windows (NaN unknown), and how long it has idled (windows)."""
+    """By node: its activity in the last `_WINDOWS` windows (NaN unknown), how long it has idled (windows), and in each
+    of the last `_LOOKS` looks for links the number of the lot that it was linked into (-1: with none).
+    """
 
     axis = GPU_NODES
     activity: Any = column(np.nan, _WINDOWS, dtype=np.float32)
     idle: IntArray = column(0)
+    lots: Any = column(-1, _LOOKS, dtype=np.int16)
 
 
 class JobFinder:
@@ -210,7 +216,7 @@ class JobFinder:
         freed = np.bincount(gpus.node[gpus.freed], minlength=count)
         anew = np.flatnonzero(2 * freed > np.bincount(gpus.node, minlength=count))
         gpus.freed[:] = False
-        nodes.activity[:, anew] = np.nan
+        nodes.activity[:, anew], nodes.lots[:, anew] = np.nan, -1
         return {self._names[node] for node in anew.tolist()}
 
     def _left(self, now: Instant, anew: set[str]) -> list[JobEvent]:
@@ -252,16 +258,41 @@ class JobFinder:
         known = np.isfinite(latest).any(axis=0)
         mine = np.array([name in with_named for name in self._names], bool)
         candidates = np.flatnonzero((self._nodes.idle == 0) & known & ~mine)
+        lots = self._nodes.lots
+        lots[:-1], lots[-1] = lots[1:].copy(), -1
         if not len(candidates):
             return []
         lot = linked(self._nodes.activity[:, candidates].astype(np.float64), _LOOKS_A_DAY)
+        several = np.bincount(lot)[lot] > 1
+        lots[-1, candidates[several]] = np.unique(lot[several], return_inverse=True)[1]
         events: list[JobEvent] = []
         for group in np.unique(lot).tolist():
             those = candidates[lot == group]
             windows = np.isfinite(self._nodes.activity[:, those]).any(axis=1).sum()
             if windows >= (FEWEST if len(those) > 1 else _WINDOWS // 2):
                 events += self._applied(self._joined(now, {self._names[node] for node in those.tolist()}))
+        return events + self._applied(self._taken_apart(now))
+
+    def _taken_apart(self, now: Instant) -> list[JobEvent]:
+        """Return what makes several jobs of one whose parts have not been linked for long, while each is by itself."""
+        events = []
+        for name, job in self._jobs.items():
+            if name in self._named:
+                continue
+            lots = self._nodes.lots[:, [self._numbers[node] for node in job.nodes]]
+            parts = sorted(_parts(lots), key=len, reverse=True)[1:]
+            if not (parts and (lots[0] >= 0).any()):  # all looks must know the job
+                continue
+            others = [tuple(job.nodes[place] for place in part.tolist()) for part in parts]
+            left = tuple(sorted(set(job.nodes).difference(*others)))
+            events.append(JobEvent(now, "start", Job(name, left, job.start)))
+            events += [JobEvent(now, "start", Job(self._new_name(nodes, now), nodes, now)) for nodes in others]
         return events
+
+    def _new_name(self, nodes: tuple[str, ...], now: Instant) -> str:
+        """Return a name that no job has: one may go on without the node that it is called after."""
+        names = (f"{INFERRED}{node}" for node in (*nodes, f"{nodes[0]}-{now // 1000}"))
+        return next(name for name in names if name not in self._jobs)
 
     def _joined(self, now: Instant, names: set[str]) -> list[JobEvent]:
         """Return what makes one job of the nodes that are linked and of the jobs that they were found in before."""
@@ -269,7 +300,7 @@ class JobFinder:
         having = sorted((j for j in inferred if names & set(j.nodes)), key=lambda job: (-len(job.nodes), job.start))
         nodes = tuple(sorted(names.union(*(job.nodes for job in having))))
         if not having:
-            return [JobEvent(now, "start", Job(f"{INFERRED}{nodes[0]}", nodes, now))]
+            return [JobEvent(now, "start", Job(self._new_name(nodes, now), nodes, now))]
         if nodes == having[0].nodes:
             return []
         ends = [JobEvent(now, "end", job) for job in having[1:]]
@@ -301,6 +332,19 @@ class JobFinder:
         self._named.load(document)
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
+
+
+def _parts(lots: Any) -> list[IntArray]:
+    """Return the places of nodes that some looks linked, directly or by way of others; `lots` is (looks, nodes)."""
+    one, two = [], []
+    for look in lots:
+        linked_ones = np.flatnonzero(look >= 0)
+        _, first, lot = np.unique(look[linked_ones], return_index=True, return_inverse=True)
+        one.append(linked_ones)
+        two.append(linked_ones[first][lot])
+    part = merged(np.arange(lots.shape[1]), np.concatenate(one), np.concatenate(two))
+    numbers, sizes = np.unique(part, return_counts=True)
+    return [np.flatnonzero(part == number) for number in numbers[sizes > 1]]
 
 
 def _node_means(values: FloatArray, node: IntArray, count: int) -> FloatArray:

@@ -133,3 +133,15 @@ def test_nodes_whose_processes_ended_leave_their_job_and_most_of_them_end_it() -
         valid = {**rows.valid, MEMORY: np.full(len(rows.times), True)}
         done = played(engine(), replace(rows, values=values, valid=valid), _START + 52 * _MINUTE)
         assert jobs_in(done) == left
+
+
+def test_jobs_that_were_taken_for_one_are_two_again_once_nothing_links_them() -> None:
+    rows = cluster(150, 1)
+    astray = rows.values[FIELDS[2]].copy().reshape(-1, _NODES, _GPUS)
+    astray[120:540, 6] = astray[120:540, 5]  # a node of the second does for a while what the first does
+    seen = replace(rows, values={**rows.values, FIELDS[2]: astray.ravel()})
+    assert jobs_in(played(engine(), seen, _START + 45 * _MINUTE)) == [ONE | TWO]
+    later = _START + 150 * _MINUTE
+    whole, carried = (played(engine(), seen, later, cut=cut) for cut in (None, _START + 100 * _MINUTE))
+    assert jobs_in(whole) == jobs_in(carried) == [ONE, TWO]
+    assert jobs_kept(whole) == jobs_kept(carried)

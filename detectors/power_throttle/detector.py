@@ -4,7 +4,7 @@ What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with 
 or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
 clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
 supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
-of both on a whole node, two fifths of both on one GPU, while they work as much as before, are no warmer than their
+of both on a whole node, half of its clock on one GPU, while they work as much as before, are no warmer than their
 peers, chip and memory, and were not too hot just before. A node whose GPUs run at one clock, though each draws its own,
 had it set: that is no cap, unless some are read at full clocks with as little power. A tenth is enough of a node that
 the driver holds at a software cap while its GPUs draw far less than their limit, which nobody lowered: the cap is
@@ -43,7 +43,7 @@ from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, 
 from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
-from detectors.signals.brakes import HALVED, NODE_LEFT
+from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, STALE_MS
 from detectors.signals.held_down import RETURN_MS, RETURNED_MS, medians
 from detectors.signals.set_clocks import SetClocks
@@ -173,7 +173,7 @@ class PowerThrottle:
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
         silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
         of_limit = ~brake & (chosen | self._limits.spent(gpus, here, watts))
-        sure = ((stated & often) | (silent & self._proven(now, here, HALVED, HALVED))) & ~of_limit
+        sure = ((stated & often) | (silent & self._proven(now, here, BY_TWO, HALVED))) & ~of_limit
         found = []
         for place in np.flatnonzero(sure).tolist():
             one = here[place : place + 1]

@@ -8,6 +8,9 @@ NODE_LEFT: Final = 0.8
 """Of clock and power of a whole node: a BMC that is left with half of its supplies caps the GPUs at 400 of 700 W."""
 HALVED: Final = 0.6
 """HW_SLOWDOWN divides clocks by two or more (DCGM dcgm_fields.h), with room for what a mean and rounding add."""
+BY_TWO: Final = 0.52
+"""Half, and two steps of 15 MHz: on one GPU that gives no reason, what takes less is a limit or clocks that were set on
+it (a straggler), as no supply brakes a single one."""
 UNSPENT: Final = 0.8
 """The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
 limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""

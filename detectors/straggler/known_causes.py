@@ -15,7 +15,7 @@ from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
-from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED, UNSPENT
+from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT, SLOWED, UNSPENT
 from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.set_clocks import SetClocks
@@ -240,11 +240,12 @@ class KnownCauses(Columns):
             return True
         if self.stated[those].any():
             return False
-        at_once = median_of(self.latest[those]) <= HALVED * median_of(self.latest[others])
+        halves = BY_TWO if len(those) == 1 else HALVED
+        at_once = median_of(self.latest[those]) <= halves * median_of(self.latest[others])
         drawn = median_of(self.now[WATTS, those]), median_of(self.now[WATTS, others])
         # A minute's mean shows it later. Peers that wait draw less themselves.
         halved = not drawn[0] > HALVED * drawn[1] or median_of(self.now[WATTS, those] / watts) <= HALVED
-        if (at_once or one.clock <= HALVED) and halved:
+        if (at_once or one.clock <= halves) and halved:
             return True
         # Less power takes little of the clock at first.
         spared = one.clock <= SLOWED and median_of(self.now[WATTS, those] / watts) <= NODE_LEFT

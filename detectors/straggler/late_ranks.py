@@ -91,6 +91,8 @@ class Late:
             unsure = light or not ranks.stands_apart(worst, lag, places)
             if given_more or ranks.took_over(worst, lasting) or (unsure and np.isnan(more)):
                 continue
+            if not (whole or by_clock[worst]) and ranks.began_together(worst, odd[places.node[odd] != node]):
+                continue
             found.append(
                 Suspect(
                     job=job,

@@ -171,6 +171,18 @@ class Ranks(Comparison):
             return int(self.since[rank])
         return self._begun - round(1000 * self.every_s * (looks - 1))
 
+    def began_together(self, rank: int, others: IntArray) -> bool:
+        """Return whether one of the `others`, of other nodes, came to be about as late within the same look, in a job
+        whose ranks are not all alike.
+
+        Uneven work is given out anew at one moment, to all; no two machines fail within seconds of each other.
+        """
+        if _are_alike(self.computes_s[np.isfinite(self.computes_s)]):
+            return False
+        alike = others[(self.behind[others] >= self.behind[rank] / 2) & (self.since[others] > self.first[others])]
+        since, look_ms = self.slow_since(rank), 1000 * self.every_s
+        return any(abs(self.slow_since(other) - since) <= look_ms for other in alike.tolist())
+
     def came_to_be_slow(self, rank: int) -> bool:
         """Return whether a rank that long kept up has been slow for minutes, in a job whose ranks are all alike,
         without its node and with it.
@@ -179,11 +191,8 @@ class Ranks(Comparison):
         """
         known = np.flatnonzero(np.isfinite(self.computes_s))
         mine = self._node == self._node[known == rank] if self._nodes > 1 else known == rank
-        compute = np.log(self.computes_s[known])
-        unlike = (
-            median_of(np.abs(some - median_of(some))) > _ALIKE / MAD_TO_SIGMA for some in (compute, compute[~mine])
-        )
-        if len(known) <= _FEW or any(unlike):
+        compute = self.computes_s[known]
+        if len(known) <= _FEW or not (_are_alike(compute) and _are_alike(compute[~mine])):
             return False
         since = self.slow_since(rank)
         return since - int(self.first[rank]) >= _KEPT_UP_MS and int(self.at[rank]) - since >= _LASTS_MS
@@ -254,7 +263,9 @@ class Ranks(Comparison):
                 enough = self._least(compute, over_with_node, always=True)
                 always &= over_with_node >= np.fmax(enough, APART * _spread(over, self._node))
         least = self._least(compute, lag)
-        longest = over >= np.where(np.isfinite(wait), FLOOR, least / 2)  # who waits less than others says the rest
+        # Who waits less than the others, and for nobody who is slower, need not compute longer than most.
+        no_longer = wait - np.fmin.reduce(wait) <= (1 - _WAIT_SHARE) * lag
+        longest = over >= np.where(no_longer, FLOOR, least / 2)
         may = longest & self._waits_least(wait, lag)
         certain = always & may
         self.behind[who] = (self.behind[who] + lag) / 2
@@ -324,6 +335,12 @@ class Ranks(Comparison):
         ranked = np.sort(wait[known])
         others = float(ranked[(3 * len(ranked)) // 4])  # of two nodes that are half the ranks, those of one wait
         return np.asarray(~known | (np.where(known, wait, 0.0) <= others - _WAIT_SHARE * lag))
+
+
+def _are_alike(compute: FloatArray) -> bool:
+    """Return whether ranks compute equally long, (n,) s, but for a few of them."""
+    logs = np.log(compute)
+    return median_of(np.abs(logs - median_of(logs))) <= _ALIKE / MAD_TO_SIGMA
 
 
 def _own_scatter(recent: FloatArray) -> FloatArray:

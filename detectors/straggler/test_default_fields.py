@@ -76,13 +76,11 @@ def test_a_clock_that_heat_of_the_memory_holds_down_is_no_stragglers(memory_c: f
     assert entities(replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=1.3)], dcgm=read)) == found
 
 
-def test_half_a_clock_is_a_brake_only_where_power_is_halved_too() -> None:
-    power = _reads(200, 270, 300)
-    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: power})) == [ONLY]
-    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: _reads(140, 270, 300)})) == []
-    assert entities(replace(SLOW_CLOCK, dcgm=UNREAD | {POWER: _reads(170, 220, 300)})) == [], (
-        "of its own, while all wait"
-    )
+@pytest.mark.parametrize("power_w", [(200, 270), (140, 270), (170, 220)])
+def test_two_fifths_of_one_gpus_clock_are_set_on_it_and_half_of_it_is_a_brake(power_w: tuple[float, float]) -> None:
+    read = UNREAD | {POWER: _reads(*power_w, before=300)}
+    assert entities(replace(SLOW_CLOCK, dcgm=read)) == [ONLY]
+    assert entities(replace(SLOW_CLOCK, slow=[Slow([FIRST], BEGUN_S, OVER_S, factor=2.0)], dcgm=read)) == []
 
 
 def test_memory_that_is_busy_longer_on_less_power_than_before_is_slow() -> None:

@@ -1,13 +1,14 @@
 """straggler by the times of ranks whose steps vary by much, or of which few are known."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from detectors.straggler.examples import CULPRIT, PLAIN, Slow
 from detectors.straggler.test_detector import GPU, entities, run
-from detectors.tapes.gpus import START
+from detectors.tapes.gpus import START, name
 
 
 def test_the_first_steps_of_a_job_are_no_pace_that_later_ones_are_held_against() -> None:
@@ -31,3 +32,13 @@ def test_where_steps_vary_a_clock_that_came_to_be_slow_counts_with_them(seed: in
     assert (dict(fired.entity), fired.severity) == (GPU, "page")
     assert (fired.started_at - START) / 1000 == pytest.approx(1800, abs=120)
     assert (fired.detected_at - START) / 1000 <= 1800 + 480
+
+
+@pytest.mark.parametrize(("apart_s", "found"), [(0, []), (90, [GPU, {"node": name(2), "gpu": 3}])])
+def test_two_ranks_of_uneven_ones_that_come_to_be_late_in_one_look_have_more_work(
+    apart_s: float, found: list[Any]
+) -> None:
+    uneven = [Slow([rank], factor=1.04 if rank % 2 else 0.96) for rank in range(16)]
+    late = [Slow([CULPRIT], 600, factor=1.35), Slow([11], 600 + apart_s, factor=1.4)]
+    seen = replace(PLAIN, nodes=4, minutes=25, slow=[*uneven, *late])
+    assert sorted(entities(seen), key=str) == sorted(found, key=str)
