@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from detectors.base import BaseDetector
+from detectors.case_book import OpenCase
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -49,7 +50,7 @@ from detectors.core.statistics import known_or, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
-from detectors.job_health.hang import Hang, HangJudge, usual_evidence
+from detectors.job_health.hang import Hang, HangJudge, in_words, usual_evidence
 from detectors.job_health.lines import Lines
 from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
@@ -156,8 +157,8 @@ class JobHealth(BaseDetector):
         self._take_lines()
         self._lines.forget(now)
         self._activity.look(now)
-        open_hangs = [(case.entity["job_id"], case.memo.get("runs_as")) for case in self._book.cases("job_hang")]
-        hung = np.array([self._slots.find(str(name)) for names in open_hangs for name in names if name], np.int64)
+        names = [name for case in self._book.cases("job_hang") for name in _names(case)]
+        hung = np.array([self._slots.find(name) for name in names], np.int64)
         paused, pauses = self._steps.settle(hung)
         self.tails["pause_s"].learn(pauses[~self._steps.by_lines[paused]])
         silent = self._steps.silent(now)
@@ -205,7 +206,7 @@ class JobHealth(BaseDetector):
     def _forget(self, now: Instant) -> None:
         """Forget jobs that are over and silent: the state must not grow with them."""
         quiet = now - np.maximum(self._steps.settled, self._work.settled) > _FORGET_MS
-        kept = {*self._fleet.jobs, *(str(case.entity["job_id"]) for case in self._book.cases())}
+        kept = {*self._fleet.jobs, *(name for case in self._book.cases() for name in _names(case))}
         gone = [n for n in np.flatnonzero(quiet).tolist() if self._slots.names[n] not in {*kept, None}]
         if gone:
             self._slots.forget(gone)
@@ -230,23 +231,22 @@ class JobHealth(BaseDetector):
             "silent_s": (record.at - last) / 1000,
             **usual_evidence(usual, "step"),
         }
-        summary = f"job {job_id} hangs: NCCL's watchdog gave up on a collective"
+        summary = f"{in_words(job, job_id)} hangs: NCCL's watchdog gave up on a collective"
         return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95, job_id))
 
     def _hang(self, now: Instant, hang: Hang) -> list[Finding]:
         number = self._slots.find(hang.job.job_id)
-        cases = self._book.cases("job_hang")
-        known = [str(case.entity["job_id"]) for case in cases if case.memo.get("runs_as") == hang.job.job_id]
+        open_ones = (case for case in self._book.cases("job_hang") if case.memo.get("runs_as") == hang.job.job_id)
         return self._book.fire(
             now,
             "job_hang",
-            {"job_id": known[0] if known else hang.job_id},
+            next((case.entity for case in open_ones), hang.entity),
             started_at=hang.since,
             severity=hang.severity,
             score=hang.score,
             summary=hang.summary,
             action=_LOOK_AT,
-            evidence={**hang.evidence, "nodes": len(hang.job.nodes)},
+            evidence={**hang.evidence, "job_id": hang.job_id, "nodes": len(hang.job.nodes)},
             memo={"steps": self._progress(number), "start": hang.job.start, "runs_as": hang.job.job_id},
         )
 
@@ -261,7 +261,7 @@ class JobHealth(BaseDetector):
     def _close_hangs(self, now: Instant) -> list[Finding]:
         over = []
         for case in self._book.cases("job_hang"):
-            runs_as = case.memo.get("runs_as", str(case.entity["job_id"]))
+            runs_as = _names(case)[-1]
             job, progress = self._fleet.jobs.get(runs_as), self._progress(self._slots.find(runs_as))
             case.memo["steps"] = min(case.memo["steps"], progress)  # steps that are gathered now are counted anew
             if job is None or job.start != case.memo["start"]:
@@ -394,3 +394,8 @@ class JobHealth(BaseDetector):
             elif sound >= case.memo["sound"] + FEW_STEPS and float(risen[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over
+
+
+def _names(case: OpenCase) -> list[str]:
+    """Return what the job of a case is called, and as what it runs."""
+    return [str(name) for name in (case.entity.get("job_id"), case.memo.get("runs_as")) if name]

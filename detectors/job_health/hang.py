@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detectors.contract import Evidence, Instant, IntArray, Severity
+from detectors.contract import Entity, Evidence, Instant, IntArray, Severity
 from detectors.core.slots import Slots
 from detectors.core.tails import Tails
-from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.fleet import INFERRED, Fleet, Job
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
 from detectors.job_health.lines import Lines
@@ -59,8 +59,13 @@ class Hang:
     evidence: Evidence
     score: float
     job_id: str
-    """What its users call it, where `job` was inferred."""
+    """What its users call it, if that is known where `job` was inferred."""
     severity: Severity = "page"
+
+    @property
+    def entity(self) -> Entity:
+        """The job; of one that nobody names, its first node, which its users know."""
+        return {"node": self.job.nodes[0]} if self.job_id.startswith(INFERRED) else {"job_id": self.job_id}
 
 
 class HangJudge:
@@ -217,7 +222,8 @@ class HangJudge:
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
         severity: Severity = "info" if self._maybe_interactive(job, spinning, steps) else "page"
-        return Hang(job, since, f"job {name} {what}: {how}", evidence, 0.9 if spinning else 0.75, name, severity)
+        score = 0.9 if spinning else 0.75
+        return Hang(job, since, f"{in_words(job, name)} {what}: {how}", evidence, score, name, severity)
 
     def excused(self, job: Job, last: Instant) -> bool:
         """Return whether a job that makes no step since `last` is over, suspended, or a victim.
@@ -250,6 +256,14 @@ class HangJudge:
         running = np.array([name in self._fleet.jobs for name in self._slots.names], bool)
         others = steps.settled[lately & running]
         return len(others) > 1 and bool((np.abs(others - last) <= _TOGETHER_MS).all())
+
+
+def in_words(job: Job, name: str) -> str:
+    """Return how a job is called in a message, by its nodes where nobody knows its name."""
+    if not name.startswith(INFERRED):
+        return f"job {name}"
+    others = len(job.nodes) - 1
+    return f"the job on {job.nodes[0]}" + (f" and {others} other node{'s' * (others > 1)}" if others else "")
 
 
 def usual_evidence(usual_ms: float, of: str) -> dict[str, float]:

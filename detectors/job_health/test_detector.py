@@ -208,18 +208,17 @@ def test_an_inferred_job_that_stops_as_a_node_dies_waits_for_that_node(
     assert [fault for fault, state in found(replace(tape, jobs=[one])) if state == "firing"] == ["job_hang"] * hangs
 
 
-@pytest.mark.parametrize(("names", "called"), [(("812",), "812"), (("812", "813"), "inferred-a")])
+@pytest.mark.parametrize(("names", "called"), [(("812",), {"job_id": "812"}), (("812", "813"), {"node": name(0)})])
 def test_an_inferred_job_is_called_as_the_only_one_of_unknown_nodes_whose_steps_ended_with_it(
-    names: tuple[str, ...], called: str
+    names: tuple[str, ...], called: dict[str, str]
 ) -> None:
     tape = tape_of(replace(HUNG, minutes=30, hang=(600, 1200)))
     (started,), (steps, gpus) = tape.jobs, tape.rows
     inferred = replace(started, job=replace(started.job, job_id="inferred-a"))
     findings = run(replace(tape, rows=[replace_job(steps, names), gpus], jobs=[inferred]))
-    assert [(dict(finding.entity), finding.state) for finding in findings] == [
-        ({"job_id": called}, "firing"),
-        ({"job_id": called}, "resolved"),
-    ]
+    states = [(dict(finding.entity), finding.state) for finding in findings]
+    assert states == [(called, "firing"), (called, "resolved")]
+    assert ("inferred" in findings[0].summary, "v001" in findings[0].summary) == (False, "node" in called)
     assert findings[1].detected_at < START + 1_300_000
 
 

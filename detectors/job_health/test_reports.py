@@ -271,7 +271,7 @@ def test_lines_of_a_job_without_known_nodes_are_those_of_the_job_that_was_found_
     found = JobEvent(start.at, "start", replace(start.job, job_id="inferred-v001"))
     printed = [line(at, "saving checkpoint at iteration 100 to /ckpt", node="v001") for at in lines_at]
     fired = run(replace(tape, jobs=[found], logs=sorted([*tape.logs, *printed], key=lambda one: one.at)))
-    assert [dict(one.entity) for one in fired] == ([] if printed else [{"job_id": "inferred-v001"}])
+    assert [dict(one.entity) for one in fired] == ([] if printed else [{"node": "v001"}])
     assert not fired or "printed no step" in fired[0].summary
     other = JobEvent(start.at, "start", replace(start.job, job_id="813"))
     assert "printed no step" not in str(run(replace(tape, jobs=[other])))

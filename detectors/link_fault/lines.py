@@ -82,10 +82,14 @@ class Lines:
         """Return the ports whose last line says that the link is down, and when it was lost."""
         return [(end, self._downs[end][-1]) for end, (_, down, _) in self._last.items() if down and end in self._downs]
 
+    def up_at(self, end: End) -> Instant:
+        """Return when the last line of a port came, if it says that the link is up; else -1."""
+        at, down, _ = self._last.get(end, (-1, True, ""))
+        return -1 if down else at
+
     def logged_up(self, end: End, since: Instant) -> bool:
         """Return whether the last line of a port came after `since` and says that the link is up."""
-        at, down, _ = self._last.get(end, (-1, True, ""))
-        return not down and at > since
+        return self.up_at(end) > max(since, -1)
 
     def flapping(self, since: Instant, times: int) -> list[End]:
         """Return the ports that lost their link so often after `since`, by the logs."""

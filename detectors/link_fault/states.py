@@ -133,6 +133,13 @@ class States(Columns):
         since = int(self.down_since[port])
         return -1 if since in self.lost[:, port] else since
 
+    def up_at(self, port: int) -> Instant:
+        """Return when a port was last read as up, or should have been before it went down; -1 not known."""
+        if self.state[port] == 1:
+            return int(self.heard.last[port])
+        since, usual = int(self.down_since[port]), float(np.nan_to_num(self.heard.usual[port]))
+        return since - round(usual) if since >= 0 else -1
+
     def together_ms(self, port: int) -> float:
         """Return within how many ms of a port's loss another was lost in the same moment: either may be read first."""
         return max(TOGETHER_MS, _A_READING * float(np.nan_to_num(self.heard.usual[port])))

@@ -30,3 +30,10 @@ def test_a_link_that_is_down_whenever_it_is_read_was_up_if_it_counts_losses(ever
         return values + np.where(where(rows, **NIC), more, 0.0)
 
     assert [fault for fault, _ in firing(changed(tape, "nic", "link_downed", count))] == found
+
+
+def test_a_link_that_one_end_reads_as_up_between_two_losses_is_not_down() -> None:
+    """The switch happens to be read in each loss, for three and a half minutes."""
+    tape = tape_of(replace(SCENE, interval_s=30.0, minutes=20))
+    tape = lowered(tape, "switch", [(120, 150), (300, 510)], **PORT)
+    assert firing(lowered(tape, "nic", [(120, 150), (300, 330), (480, 510)], **NIC)) == [("link_flap", NIC)]

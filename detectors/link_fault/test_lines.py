@@ -6,7 +6,7 @@ import pytest
 
 from detectors.contract import LogRecord
 from detectors.fleet.fleet import Fleet
-from detectors.link_fault.examples import AT_S, NIC, SCENE
+from detectors.link_fault.examples import AT_S, NIC, SCENE, cable_lowered
 from detectors.link_fault.lines import Lines
 from detectors.link_fault.test_detector import firing, run
 from detectors.tapes.cluster import START, line, name, tape_of
@@ -65,3 +65,14 @@ def test_where_no_state_is_read_a_nic_is_down_by_its_kernels_line_until_that_say
     assert firing(replace(tape_of(replace(scene, logs=logs, working=False)), topology={})) == [], "nobody uses it"
     soon = [logs[0], replace(logs[1], at=logs[0].at + 50_000)]
     assert firing(tape_of(replace(scene, logs=soon))) == []
+
+
+@pytest.mark.parametrize(("lines_at", "within_s"), [((301,), (60, 75)), ((301, 340), (130, 215)), ((), (130, 215))])
+def test_where_readings_are_slow_a_line_of_the_only_loss_confirms_it(
+    lines_at: tuple[float, ...], within_s: tuple[float, float]
+) -> None:
+    logs = [line(at, "kernel", "mlx5_core 0000:0c:00.0: mlx5_0: Port 1 Link down", node=name(1)) for at in lines_at]
+    scene = replace(SCENE, interval_s=60.0, minutes=15, logs=logs)
+    (fired,) = run(cable_lowered(tape_of(scene), [(300, 1e9)]))
+    assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
+    assert within_s[0] <= (fired.detected_at - START) / 1000 - 300 <= within_s[1]

@@ -154,7 +154,11 @@ class Judge:
             low = [(end, states, port) for end, states, port in self._ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             since = max(since, *(states.up_between(port) for _, states, port in low))
-            line = self._line(cable, since - TOGETHER_MS)
+            # A line is written at once, and read may be what it is about an interval later.
+            line = self._line(cable, since - round(max(states.together_ms(port) for _, states, port in low)))
+            if self._lost_before(cable, _first(since, line)):
+                since = max(since, up := self._up_at(cable))
+                line = line if line is not None and line[0] > up else None
             if not self._confirmed(now, cable, low, since, line, erred, flapped):
                 continue
             if all(self._lines.logged_up(end, int(states.heard.last[port])) for end, states, port in low):
@@ -164,7 +168,7 @@ class Judge:
             if not self._lives(cable, since, now):
                 continue
             shared, members = self._together.of(cable, since, now)
-            started = min(since, line[0]) if line is not None else since
+            started = _first(since, line)
             severity, planned = self._severity(cable, since, now), self._announced.covers(cable.ends, since)
             evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
             if shared is not None:
@@ -218,20 +222,29 @@ class Judge:
         """
         usual = max(float(np.nan_to_num(states.heard.usual[port])) for _, states, port in low)
         confirm = max(self._config.confirm_s * 1000, _CONFIRM_INTERVALS * usual)
-        again = cable.ends[0] in flapped or self._lost_before(cable, since)
+        first = _first(since, line)
+        again = cable.ends[0] in flapped or self._lost_before(cable, first)
         if again or cable.ends[0] in erred:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)
-        if cable.node is not None and self._fleet.is_idle(cable.node):
+        if idle := cable.node is not None and self._fleet.is_idle(cable.node):
             confirm = max(confirm, _CONFIRM_IDLE_MS)
-        readings = sum(int(states.low[port]) for _, states, port in low) + (line is not None)
+        readings = sum(int(states.low[port]) for _, states, port in low)
         latest = max(int(states.heard.last[port]) for _, states, port in low)
-        first = since if line is None else min(since, line[0])
-        return readings >= 2 and latest - first >= confirm
+        logged = sum(len(self._lines.downs(end, first - 1)) for end in cable.ends)
+        # It was lost once, and no line says that it came back, however slow the readings are.
+        if line is not None and logged == 1 and readings >= 2 and not idle and confirm > _LOGGED_MS:
+            return now - first >= _LOGGED_MS
+        return readings + (line is not None) >= 2 and latest - first >= confirm
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
         return any(since - FLAP_WINDOW_MS < at < since - TOGETHER_MS for at in self.losses(cable))
+
+    def _up_at(self, cable: Cable) -> Instant:
+        """Return when any end of a cable that loses its link again and again was last up; -1 never."""
+        read = [states.up_at(port) for _, states, port in self._ports(cable)]
+        return max([*read, *(self._lines.up_at(end) for end in cable.ends)])
 
     def look(self, now: Instant) -> None:
         """Look at the errors of the ports that it is time for; those that come with a loss of link are the loss's."""
@@ -375,6 +388,11 @@ class Judge:
         if job is not None:
             evidence["job_id"] = job.job_id
         return evidence
+
+
+def _first(since: Instant, line: tuple[Instant, str] | None) -> Instant:
+    """Return since when a cable is down, by its ends and by the line on it, if there is one."""
+    return since if line is None else min(since, line[0])
 
 
 def _in_words(end: End) -> str:

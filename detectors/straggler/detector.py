@@ -268,8 +268,7 @@ class Straggler(Kept):
             placed = ((work.ranks, work.places) for work in self._works.values() if work.places is not None)
             if wait_for_storage(placed, self._config.effect_share / 2):
                 return True
-        watts = self._watch.gpus.watts_at_work(one.gpus)
-        return self._causes.explain(one, peers, watts, now)
+        return self._causes.explain(one, peers, self._watch.gpus.watts_at_work, now)
 
     def _slows(self, now: Instant, one: Suspect) -> bool:
         """Return whether steps are longer since a rank is late, as far as is known: of those that were given more work

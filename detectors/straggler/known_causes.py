@@ -5,7 +5,7 @@ again, NVLink errors); the kernel's and the fabric manager's logs say the rest, 
 at a lower clock for it is throttled by heat, whether or not it gives a reason.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWE
 from detectors.signals.xid import XIDS, parse_line
 from detectors.straggler.suspects import Suspect
 
+Drew = Callable[[IntArray], FloatArray]
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
 _OF_HIGHEST: Final = 0.55
@@ -191,10 +192,10 @@ class KnownCauses(Columns):
                     self.now[LINK, index] = 2.0 ** float(facts["pcie_gen"]) * float(facts["pcie_width"])
                 self.now[[LIMIT, ALLOWED], index] = float(facts.get("power_limit_w") or np.nan)
 
-    def explain(self, one: Suspect, peers: IntArray, watts: FloatArray, now: Instant) -> bool:
+    def explain(self, one: Suspect, peers: IntArray, drew: Drew, now: Instant) -> bool:
         """Return whether something else explains that a suspect has been slow since then.
 
-        `peers` are the indices of all GPUs of the job, `watts` what each of the suspect's drew at work before. GPUs
+        `peers` are the indices of all GPUs of the job; `drew` returns what some drew at work before, (n,) W. GPUs
         that do report, and have not done so since, may still give a reason: that explains it for as long.
         """
         node, those, since = str(one.entity["node"]), one.gpus, one.since
@@ -204,7 +205,8 @@ class KnownCauses(Columns):
             return False
         others = np.setdiff1d(peers, those)
         given_less = len(those) > 1 and self._capped(node, those, self._alike(node, others))
-        if given_less or self._held_with_peers(those, peers):
+        spread = len(those) == 1 and self._capped_with_mates(node, those, drew)
+        if given_less or spread or self._held_with_peers(those, peers):
             return True
         if len(those) > 1 and one.clock <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
@@ -213,7 +215,7 @@ class KnownCauses(Columns):
         at = int(self.at[those].max())
         if at >= 0 and at < since and now - since < _HOLDS_MS:
             return True
-        if self._unread(one, others, watts, now):
+        if self._unread(one, others, drew(those), now):
             self.named_at[those] = now
         named = self.named_at[those] >= now - _HOLDS_MS
         mates = self._layout.members(node)
@@ -286,6 +288,17 @@ class KnownCauses(Columns):
         limit, drawn, allowed = self.now[LIMIT], self.now[WATTS], self.now[ALLOWED]
         held = (limit < _LIMIT_LEFT * allowed) & (drawn >= _DRAWS * limit)
         return bool(held[those].all() and 2 * np.count_nonzero(held[peers]) > len(peers))
+
+    def _capped_with_mates(self, node: str, those: IntArray, drew: Drew) -> bool:
+        """Return whether a GPU draws as much as its node's others, which have lost power and clock themselves: a cap of
+        the node spreads what ran at one clock, as at like power chips run at unlike ones.
+
+        Others that wait for a slow one draw less, too, but at full clocks.
+        """
+        mates = np.setdiff1d(self._layout.members(node), those)
+        slow = median_of(self.now[CLOCK, mates] / self.peak[mates]) <= SLOWED
+        lost = slow and median_of(self.now[WATTS, mates] / drew(mates)) <= NODE_LEFT
+        return lost and bool(self.now[WATTS, those[0]] >= SLOWED * median_of(self.now[WATTS, mates]))
 
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:
         """Return the power limit (W) of some GPUs and that of their peers, where it is the lower one."""

@@ -120,9 +120,9 @@ def labels_in_world(
 
 
 def _without_a_name(job_id: str, scenario: Scenario, world: World) -> list[dict[str, str | int]]:
-    """Return what a job may be called whose nodes nothing names: after one of them (`detectors.fleet.jobs`)."""
+    """Return by what a job may be named that nothing names: any of its nodes."""
     nodes = [node for spec in scenario.jobs if spec.id == job_id for node in world.nodes(spec.nodes)]
-    return [{"job_id": f"inferred-{world.names[node]}"} for node in nodes]
+    return [{"node": world.names[node]} for node in nodes]
 
 
 def _due(
