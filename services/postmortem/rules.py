@@ -23,8 +23,6 @@ class Alerts:
     """What alert rules did: those that fired while the incident lasted; without `--rules` nobody knows."""
 
     fired: Sequence[Finding]
-    apart: int
-    """How many more fired in the recording that cannot be judged (informative, or of no fault of the labels')."""
     held: Mapping[str, int] = field(default_factory=dict)
     """For how long the condition of a rule was true meanwhile without its firing, in ms: the longest time, by rule."""
     came: Sequence[tuple[str, Came]] = ()

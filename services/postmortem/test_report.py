@@ -133,7 +133,6 @@ def test_of_the_rules_on_the_fault_that_stayed_silent_the_report_names_how_near_
 
     alerts = Alerts(
         [],
-        0,
         {"NodePowerBrake": 20_000},
         [
             came("GpuPowerViolation", "rate > 0.5", 0.11, met=False),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from services.kit.errors import UserError
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
-from services.rules.feed import Reads, frames
+from services.rules.feed import Places, Reads, frames
 from services.stack import build
 from services.stack.recipes import EVALUATOR
 from services.stack.settings import load_settings
@@ -99,6 +99,8 @@ class Settings:
     """The label `replay` of `recorded` and `blocks`, if not that of the recording."""
     about: tuple[int, int] | None = None
     """From when to when (ms) anything is asked of the rules: what can't matter for it is not evaluated."""
+    places: Places = field(default_factory=dict)
+    """With `about`: the places and jobs about which alerts are asked; others may be missing. None: all are asked."""
     near: Sequence[str] = ()
     """Alert rules of which to report how near they came meanwhile."""
 
@@ -108,8 +110,8 @@ def evaluator_program() -> Path:
     return build.ensure(load_settings().cache_dir, (EVALUATOR,))[EVALUATOR] / EVALUATOR
 
 
-def reads_of(evaluator: Path, files: Sequence[Path], flags: Sequence[str] = ()) -> Reads:
-    """Return which metrics rule files read, and from when on if the `flags` of an evaluation are given.
+def reads_of(evaluator: Path, files: Sequence[Path], flags: Sequence[str] = (), places: Places | None = None) -> Reads:
+    """Return which metrics rule files read; of an evaluation with these `flags`, from when on and about which `places`.
 
     UserError (exit code 2) with Prometheus' words where a file is wrong.
     """
@@ -125,7 +127,7 @@ def reads_of(evaluator: Path, files: Sequence[Path], flags: Sequence[str] = ()) 
             remedy="correct the file; `promtool check rules` says the same",
             exit_code=2,
         )
-    return Reads.of(json.loads(done.stdout))
+    return Reads.of(json.loads(done.stdout), places or {})
 
 
 def evaluate(
@@ -153,7 +155,9 @@ def evaluate(
             f"-about-end={settings.about[1]}",
             f"-near={','.join(settings.near)}",
         ]
-    reads = reads_of(evaluator, files, flags)
+        if settings.places:
+            flags.append(f"-about-places={json.dumps(settings.places)}")
+    reads = reads_of(evaluator, files, flags, settings.places)
     files_out = {"openmetrics": settings.openmetrics, "recorded": settings.recorded, "blocks": settings.blocks}
     flags += [f"-{name}={path}" for name, path in files_out.items() if path is not None]
     found = Evaluated()

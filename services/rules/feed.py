@@ -7,10 +7,10 @@ the rules do not read, or not yet, is not even taken from the disk.
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ from services.recording.schema import STREAMS
 from services.recording.stream_file import open_stream
 from services.sink.encode import Samples
 from services.sink.pages import Catalogue
+from services.sink.rows import Mask, Rows, together
 from services.sink.scrapes import UNKNOWN_INTERVAL_MS
 from services.sink.units import Stream
 
@@ -38,28 +39,40 @@ _EVER = -(1 << 62)
 _ROWS = 65_536
 _LIVE = "live"
 
+Places = Mapping[str, Sequence[str]]
+"""What alerts are asked about: names of a node, a switch or a mount, and of jobs (`job_id`)."""
+
 
 @dataclass(frozen=True)
-class Reads:
-    """Which metrics rules read, by name or pattern, each from a time on (ms); or all. None after `end`."""
+class Metrics:
+    """Some metrics, by name or pattern, each from a time on (ms); or all."""
 
     names: Mapping[str, int]
     patterns: Mapping[str, int]
     all: bool
-    end: int
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any]) -> "Reads":
-        """Read what the evaluator says of rule files."""
-        return cls(found["names"], found["patterns"], bool(found["all"]), found["end"])
 
     def since(self, metrics: Iterable[str]) -> int | None:
-        """Return from when on rules read one of some metrics; None where they never do."""
+        """Return from when on one of some metrics is among them; None where none ever is."""
         if self.all:
             return _EVER
         found = [self.names[metric] for metric in metrics if metric in self.names]
         found += [since for pattern, since in self.patterns.items() if any(_matches(pattern, one) for one in metrics)]
         return min(found, default=None)
+
+
+@dataclass(frozen=True)
+class Reads(Metrics):
+    """Which metrics rules read of all series, and, as `local`, of those about `places` alone. None after `end`."""
+
+    end: int
+    local: Metrics
+    places: Places
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any], places: Places) -> "Reads":
+        """Read what the evaluator says of rule files."""
+        whole, local = ((one["names"], one["patterns"], bool(one["all"])) for one in (found, found["places"]))
+        return cls(*whole, found["end"], Metrics(*local), places)
 
 
 def _matches(pattern: str, metric: str) -> bool:
@@ -73,7 +86,7 @@ def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterat
     """Yield (event time, bytes) window by window: new series, their samples, and up to when all have been sent."""
     catalogue = Catalogue("v2")
     feeds = [
-        _Feed(recording, stream, columns, catalogue, replay)
+        _Feed(recording, stream, columns, reads.places, catalogue, replay)
         for stream in recording.streams()
         if (columns := _columns(recording, stream, reads))
     ]
@@ -97,28 +110,43 @@ def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterat
         yield until - 1, b"".join(parts)
 
 
-def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, tuple[str, ...]]:
+class _Columns(NamedTuple):
+    """Which of a stream's columns are fed, in order: of all rows, and of those about the places alone."""
+
+    whole: tuple[str, ...]
+    local: tuple[str, ...]
+
+
+def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, _Columns]:
     """Return the columns of a stream that are fed from some times on (ms), in order; none where rules read nothing."""
     rules = table().streams[stream]
     with open_stream(recording.path / STREAMS[stream].file) as file:
         schema = file.schema_arrow
-    wanted: dict[str, int] = {}
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        key = name == "timestamp" or name in STREAMS[stream].key_names or name in rules.entity
-        since = None if not number or key else reads.since(_metrics(rules, name))
-        if since is not None:
-            wanted[name] = since
+    keys = {"timestamp", *STREAMS[stream].key_names, *rules.entity}
+    numbers = [
+        name
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if name not in keys and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    ]
     begin = recording.manifest.start
 
     def window(since: int) -> int:
         return max(begin, begin + (since - _SETTLES_MS - begin) // WINDOW_MS * WINDOW_MS)
 
-    up = reads.since({"up"}) if rules.target else None  # which needs no column
-    starts = {window(since) for since in (*wanted.values(), *([] if up is None else [up]))}
-    entity = [name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names]
+    def wanted(metrics: Metrics) -> dict[str, int]:
+        found = {name: metrics.since(_metrics(rules, name)) for name in numbers}
+        return {name: window(since) for name, since in found.items() if since is not None}
+
+    whole = wanted(reads)
+    local = wanted(reads.local) if reads.places.keys() & set(rules.entity) else {}
+    ups = (reads.since({"up"}), reads.local.since({"up"})) if rules.target else ()  # which need no column
+    names = [name for name in rules.entity if name in schema.names and name not in STREAMS[stream].key_names]
+    starts = {*whole.values(), *local.values(), *(window(since) for since in ups if since is not None)}
     return {
-        start: (*(name for name, since in wanted.items() if window(since) <= start), *entity)
+        start: _Columns(
+            (*(name for name in whole if whole[name] <= start), *names),
+            tuple(name for name in local if local[name] <= start < whole.get(name, start + 1)),
+        )
         for start in sorted(starts)
     }
 
@@ -132,9 +160,17 @@ class _Feed:
     """One stream: its rows, cut into windows; the `columns` that are fed from each of some times on."""
 
     def __init__(
-        self, recording: Recording, name: str, columns: Mapping[int, tuple[str, ...]], catalogue: Catalogue, replay: str
+        self,
+        recording: Recording,
+        name: str,
+        columns: Mapping[int, _Columns],
+        places: Places,
+        catalogue: Catalogue,
+        replay: str,
     ) -> None:
         self.start = next(iter(columns))
+        self._asked = [frozenset(places.get(key, ())) for key in table().streams[name].entity]
+        self._local: Mask = np.zeros(0, np.bool_)
         manifest = recording.manifest
         origin = Origin(manifest.cluster.name, replay)
         entry = manifest.streams[name]
@@ -159,17 +195,22 @@ class _Feed:
         self._stream.begin(origin, state, 0)
         spans = zip(columns.items(), [*list(columns)[1:], None], strict=True)
         self._batches = chain.from_iterable(
-            recording.batches(name, start, end, max_rows=_ROWS, columns=some) for (start, some), end in spans
+            ((batch, some) for batch in recording.batches(name, start, end, max_rows=_ROWS, columns=sum(some, ())))
+            for (start, some), end in spans
         )
-        self._rest: pa.RecordBatch | None = next(self._batches, None)
+        self._rest = next(self._batches, None)
         self._windows = 0
 
     def take(self, until: int, *, last: bool) -> list[Samples]:
         """Return the samples of all rows before `until` (ms) that were not returned before, and what they settle."""
         self._windows += 1
         outcome = self._stream.take(None, [])
-        for batch in self._before(until):
-            outcome.merge(self._stream.take(self._stream.reader.decoded(batch), []))
+        # Those of a window at once, so that each series is in one block.
+        parts = [self._decoded(*one) for one in self._before(until)]
+        if parts:
+            outcome.merge(self._stream.take(together([whole for whole, _ in parts]), []))
+        if here := [local for _, local in parts if local is not None]:
+            outcome.merge(self._stream.beside(together(here)))
         outcome.merge(self._stream.take(None, [(until - 1, self._windows)]))
         if last:
             outcome.merge(self._stream.end(until - 1))
@@ -179,15 +220,29 @@ class _Feed:
         """Return up to when nothing more is made up for rows before `until`: a scrape is judged when it is over."""
         return until // self._interval_ms * self._interval_ms - 1
 
-    def _before(self, until: int) -> Iterator[pa.RecordBatch]:
+    def _before(self, until: int) -> Iterator[tuple[pa.RecordBatch, _Columns]]:
         while self._rest is not None:
-            cut = int(np.searchsorted(times_of(self._rest), until))
+            batch, columns = self._rest
+            cut = int(np.searchsorted(times_of(batch), until))
             if cut:
-                yield self._rest.slice(0, cut)
-            if cut < self._rest.num_rows:
-                self._rest = self._rest.slice(cut)
+                yield batch.slice(0, cut), columns
+            if cut < batch.num_rows:
+                self._rest = batch.slice(cut), columns
                 return
             self._rest = next(self._batches, None)
+
+    def _decoded(self, batch: pa.RecordBatch, columns: _Columns) -> tuple[Rows, Rows | None]:
+        """Return all rows, and those about the places with the columns of which only these are fed."""
+        reader, entities = self._stream.reader, self._stream.entities
+        whole = reader.decoded(batch.drop_columns(list(columns.local)))
+        new = entities.keys[len(self._local) :]
+        asked = [any(part in names for part, names in zip(key, self._asked, strict=True)) for key in new]
+        self._local = np.concatenate([self._local, np.array(asked, np.bool_)])
+        here = self._local[whole.entities] if columns.local else np.zeros(0, np.bool_)
+        if not here.any():
+            return whole, None
+        others = [name for name in columns.whole if name not in entities.columns]
+        return whole, reader.decoded(batch.filter(pa.array(here)).drop_columns(others))
 
 
 def _samples(block: Samples) -> bytes:

@@ -53,15 +53,16 @@ class Page:
 
     def add(self, labels: Mapping[str, str]) -> None:
         """Add a series; labels are sorted by name as both protocols ask."""
-        pairs = sorted(labels.items())
         with self._lock:
-            self.names.append(dict(pairs))
-            self._encoded.append(self._refs(pairs) if self.protocol == "v2" else _strings(pairs))
+            self.names.append(dict(sorted(labels.items())))
             self._prelude = self._lengths = None
 
     def encoded(self) -> tuple[bytes, Lengths]:
         """Return what precedes the series in a request (v2: the symbol table), and the label bytes as matrices."""
         with self._lock:
+            for labels in self.names[len(self._encoded) :]:
+                pairs = list(labels.items())
+                self._encoded.append(self._refs(pairs) if self.protocol == "v2" else _strings(pairs))
             return self._head(), self._matrices()
 
     def _head(self) -> bytes:

@@ -61,9 +61,9 @@ class Stream:
         self._name = name
         self._catalogue = catalogue
         self._naming = Naming(table().streams[name], origin.cluster, origin.replay, topology)
-        self._entities = Entities(self._naming.stream.entity)
-        self.reader = Reader(self._entities)
-        self._table = SeriesTable(self._naming, self._entities, catalogue)
+        self.entities = Entities(self._naming.stream.entity)
+        self.reader = Reader(self.entities)
+        self._table = SeriesTable(self._naming, self.entities, catalogue)
         self._up: dict[str, int] = {}
         self._scrapes: Scrapes | None = None
         self._last_ms = 0
@@ -90,7 +90,7 @@ class Stream:
         self._used_s = time.monotonic()
         self._scrapes = Scrapes(
             self._naming,
-            self._entities,
+            self.entities,
             interval_ms=round(interval_s * 1000) if interval_s else None,
             begin_ms=known.warm_from_ms if known else None,
             offset=offset,
@@ -114,16 +114,18 @@ class Stream:
         if rows is not None and len(rows.times):
             self._last_ms = max(self._last_ms, int(rows.times.max()))
             self._scrapes.rows(rows.times, rows.entities)
-            outcome.rows = rows.values.size if rows.valid is None else int(rows.valid.sum())
-            outcome.blocks = [
-                block for block in self._table.take(self._landed(rows), parts=self.origin.parts) if len(block.series)
-            ]
-            outcome.made = sum(block.count for block in outcome.blocks) - outcome.rows
+            outcome.merge(self.beside(rows))
         for at_ms, offset in watermarks:
             self._scrapes.watermark(at_ms, offset)
         for verdict in self._scrapes.settle():
             outcome.add(self._judged(verdict))
         return outcome
+
+    def beside(self, rows: Rows) -> Outcome:
+        """Return the samples of rows of which note was taken, or of further columns of such."""
+        blocks = [block for block in self._table.take(self._landed(rows), parts=self.origin.parts) if len(block.series)]
+        count = rows.values.size if rows.valid is None else int(rows.valid.sum())
+        return Outcome(blocks, count, sum(block.count for block in blocks) - count)
 
     def end(self, at_ms: int | None = None) -> Outcome:
         """Return the staleness markers of everything that reported last; `at_ms` None: the last row's time."""

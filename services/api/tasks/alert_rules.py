@@ -1,10 +1,13 @@
 """Which alert rules fire on an incident, by Prometheus' own engine."""
 
+from collections.abc import Iterable
+
 from detectors.contract import Entity
 from services.api.tasks.rule_texts import built_evaluator, shipped_rules
 from services.postmortem.case import Case, place, related
 from services.postmortem.rules import Alerts, rules_on
 from services.rules.evaluation import Settings, evaluate, evaluator_program
+from services.rules.feed import Places
 from services.rules.verdict import entity_of, findings_of, node_names
 
 
@@ -16,11 +19,12 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
     files = shipped_rules()
     evaluator = evaluator_program() if build else built_evaluator()
     begin, end = case.incident.started_at, case.over_at or case.recording.manifest.end
-    evaluated = evaluate(evaluator, case.recording, files, Settings(about=(begin, end), near=list(rules_on(case))))
+    jobs = {job.job_id for job in case.incident.impact.jobs}
+    settings = Settings(about=(begin, end), places=_places(case.cause.entity, jobs), near=list(rules_on(case)))
+    evaluated = evaluate(evaluator, case.recording, files, settings)
     changes = evaluated.changes
     nodes = node_names([node.model_dump() for node in case.recording.topology.nodes])
-    found, apart = findings_of(changes, nodes)
-    jobs = {job.job_id for job in case.incident.impact.jobs}
+    found, _ = findings_of(changes, nodes)
 
     def concerned(entity: Entity) -> bool:
         return related(entity, case.cause.entity) or entity.get("job_id") in jobs
@@ -35,7 +39,12 @@ def alerts_of(case: Case, *, build: bool = True) -> Alerts:
     came = [(one, entity_of(one.labels, nodes)) for one in evaluated.came]
     return Alerts(
         sorted(mine, key=lambda one: (one.detected_at, one.detector, place(one.entity))),
-        apart,
         held,
         [(place(entity), one) for one, entity in came if concerned(entity)],
     )
+
+
+def _places(culprit: Entity, jobs: Iterable[str]) -> Places:
+    """Return what the alerts are about that `concerned` asks for; nothing where the culprit's place has no name."""
+    found = {key: [str(culprit[key])] for key in ("node", "switch", "mount", "job_id") if key in culprit}
+    return {**found, "job_id": sorted({*found.get("job_id", ()), *jobs})} if found else {}

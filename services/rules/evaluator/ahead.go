@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
+	"github.com/prometheus/prometheus/storage"
 )
 
 // ahead answers rules' queries. One range query over all moments of a stretch finds its series once, where instant
@@ -69,8 +70,11 @@ func (a *ahead) ask(ctx context.Context, those turn, upTo int64) {
 }
 
 func (a *ahead) over(ctx context.Context, group *rules.Group, first, last time.Time) map[int64]promql.Vector {
-	text, offset := ruleOf(group).Query().String(), group.QueryOffset()
-	query, err := a.e.engine.NewRangeQuery(ctx, a.e.db, nil, text, first.Add(-offset), last.Add(-offset), group.Interval())
+	expr, offset := ruleOf(group).Query(), group.QueryOffset()
+	seen := a.e.wants.narrow(a.e.db, expr)
+	query, err := a.e.engine.NewRangeQuery(
+		ctx, seen, nil, expr.String(), first.Add(-offset), last.Add(-offset), group.Interval(),
+	)
 	if err != nil {
 		return nil
 	}
@@ -93,8 +97,12 @@ func (a *ahead) over(ctx context.Context, group *rules.Group, first, last time.T
 
 // answer is a rules.QueryFunc.
 func (a *ahead) answer(ctx context.Context, text string, at time.Time) (promql.Vector, error) {
-	if found, ok := a.answers[a.group]; ok && text == ruleOf(a.group).Query().String() {
-		return found[at.UnixMilli()], nil
+	var seen storage.Queryable = a.e.db
+	if expr := ruleOf(a.group).Query(); text == expr.String() {
+		if found, ok := a.answers[a.group]; ok {
+			return found[at.UnixMilli()], nil
+		}
+		seen = a.e.wants.narrow(seen, expr)
 	}
-	return rules.EngineQueryFunc(a.e.engine, a.e.db)(ctx, text, at)
+	return rules.EngineQueryFunc(a.e.engine, seen)(ctx, text, at)
 }

@@ -20,6 +20,10 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
+// stretch is how long (ms) rules are evaluated over at once: the longer, the less often series are looked for. What they
+// write is as far behind what has been fed, of which the head takes an hour.
+const stretch = 30 * 60 * 1000
+
 // evaluation is one run: a TSDB in a temporary folder, the groups, of one rule each, and the state each alert was last
 // seen in.
 type evaluation struct {
@@ -30,12 +34,14 @@ type evaluation struct {
 	groups     []*rules.Group
 	next       []time.Time
 	start, end int64
+	until      int64 // evaluated up to then
 
 	series   []series
 	appender storage.Appender
 
 	turns    []turn
 	ahead    *ahead
+	wants    *wants
 	states   map[*rules.AlertingRule]map[uint64]seen
 	changes  []change
 	failures map[string]int
@@ -106,8 +112,9 @@ func (e *evaluation) options() *rules.ManagerOptions {
 }
 
 // begin sets each group on its first moment.
-func (e *evaluation) begin(evaluated span) {
-	e.end, e.ahead, e.turns = evaluated.end, &ahead{e: e}, turns(e.groups)
+func (e *evaluation) begin(evaluated span, wants *wants) {
+	e.until, e.end = e.start, evaluated.end
+	e.ahead, e.wants, e.turns = &ahead{e: e}, wants, turns(e.groups)
 	for _, group := range e.groups {
 		e.next = append(e.next, time.UnixMilli(evaluated.firsts[group]).UTC())
 		if alerting, ok := ruleOf(group).(*rules.AlertingRule); ok {
@@ -118,14 +125,27 @@ func (e *evaluation) begin(evaluated span) {
 	}
 }
 
-// evaluateUntil evaluates every group at each of its moments up to `upTo` (ms).
-func (e *evaluation) evaluateUntil(ctx context.Context, upTo int64) error {
-	if e.appender != nil {
-		if err := e.appender.Commit(); err != nil {
-			return err
-		}
-		e.appender = nil
+// allFed takes note that all samples up to `upTo` (ms) have been fed, and evaluates over whole stretches.
+func (e *evaluation) allFed(ctx context.Context, upTo int64) error {
+	if err := e.commit(); err != nil || upTo < e.until+stretch {
+		return err
 	}
+	e.evaluateUntil(ctx, upTo)
+	return e.out.Flush()
+}
+
+func (e *evaluation) commit() error {
+	if e.appender == nil {
+		return nil
+	}
+	appender := e.appender
+	e.appender = nil
+	return appender.Commit()
+}
+
+// evaluateUntil evaluates every group at each of its moments up to `upTo` (ms).
+func (e *evaluation) evaluateUntil(ctx context.Context, upTo int64) {
+	e.until = upTo
 	for _, turn := range e.turns {
 		e.evaluateTurn(ctx, turn, min(upTo, e.end))
 	}
@@ -136,8 +156,6 @@ func (e *evaluation) evaluateUntil(ctx context.Context, upTo int64) error {
 		e.say(one.line)
 	}
 	e.changes = nil
-	e.say(map[string]any{"kind": "progress", "at": upTo})
-	return e.out.Flush()
 }
 
 // evaluateTurn evaluates the groups of a turn at their moments up to `upTo` (ms), in order of time, then of the files.

@@ -27,7 +27,7 @@ type series struct {
 	ref    storage.SeriesRef
 }
 
-// follow reads frames until the input ends, and evaluates what each watermark allows.
+// follow reads frames until the input ends, and evaluates what watermarks allow.
 func (e *evaluation) follow(ctx context.Context, in *bufio.Reader) error {
 	header := make([]byte, headerBytes)
 	var payload []byte
@@ -50,11 +50,12 @@ func (e *evaluation) follow(ctx context.Context, in *bufio.Reader) error {
 		case 'S':
 			err = e.take(ctx, payload)
 		case 'W':
-			err = e.evaluateUntil(ctx, int64(binary.LittleEndian.Uint64(payload)))
+			err = e.allFed(ctx, int64(binary.LittleEndian.Uint64(payload)))
 		case 'E':
-			if err = e.evaluateUntil(ctx, e.end); err != nil {
+			if err = e.commit(); err != nil {
 				return err
 			}
+			e.evaluateUntil(ctx, e.end)
 			return e.finish()
 		default:
 			err = fmt.Errorf("unknown frame %q", header[0])

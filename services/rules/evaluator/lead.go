@@ -13,7 +13,7 @@ type window struct{ start, end int64 }
 
 // reach is how far back a rule looks at what other rules have written under the names that match.
 type reach struct {
-	matchers []*labels.Matcher
+	selector *parser.VectorSelector
 	back     time.Duration
 }
 
@@ -62,14 +62,18 @@ func leads(groups []*rules.Group, lookback time.Duration) (map[*rules.Group]time
 
 // reachesOf returns how far back a group's rule looks at what. False where that depends on no moment of its evaluation.
 func reachesOf(group *rules.Group, lookback time.Duration) ([]reach, bool) {
+	return reachesIn(ruleOf(group).Query(), group.QueryOffset(), lookback)
+}
+
+func reachesIn(expr parser.Expr, offset, lookback time.Duration) ([]reach, bool) {
 	var found []reach
 	known := true
-	parser.Inspect(ruleOf(group).Query(), func(node parser.Node, path []parser.Node) error {
+	parser.Inspect(expr, func(node parser.Node, path []parser.Node) error {
 		selector, ok := node.(*parser.VectorSelector)
 		if !ok {
 			return nil
 		}
-		back, ranged := group.QueryOffset()+selector.OriginalOffset, false
+		back, ranged := offset+selector.OriginalOffset, false
 		known = known && selector.Timestamp == nil && selector.StartOrEnd == 0
 		for _, above := range path {
 			switch above := above.(type) {
@@ -83,7 +87,7 @@ func reachesOf(group *rules.Group, lookback time.Duration) ([]reach, bool) {
 		if !ranged {
 			back += lookback
 		}
-		found = append(found, reach{selector.LabelMatchers, back})
+		found = append(found, reach{selector, back})
 		return nil
 	})
 	return found, known
@@ -92,7 +96,7 @@ func reachesOf(group *rules.Group, lookback time.Duration) ([]reach, bool) {
 func (r reach) sees(names []string) bool {
 	for _, name := range names {
 		seen := true
-		for _, matcher := range r.matchers {
+		for _, matcher := range r.selector.LabelMatchers {
 			seen = seen && (matcher.Name != labels.MetricName || matcher.Matches(name))
 		}
 		if seen {

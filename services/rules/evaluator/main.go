@@ -18,6 +18,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/prometheus/prometheus/rules"
 )
 
 func main() {
@@ -48,6 +50,7 @@ func run(args []string) error {
 	var within window
 	flags.Int64Var(&within.start, "about-start", 0, "only what happens from then on is asked, ms since the epoch")
 	flags.Int64Var(&within.end, "about-end", 0, "and until then; 0: the whole is")
+	about := flags.String("about-places", "", "and about these places and jobs (JSON: names by node, switch, mount, job_id); others may be missing")
 	near := flags.String("near", "", "say of these alert rules, parted by commas, how near they came meanwhile")
 	externalURL := flags.String("external-url", "", "what templates call the external URL")
 	if err := flags.Parse(args[1:]); err != nil {
@@ -55,14 +58,27 @@ func run(args []string) error {
 	}
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
+	var asks places
+	if *about != "" {
+		if err := json.Unmarshal([]byte(*about), &asks); err != nil {
+			return err
+		}
+	}
+	plan := func(groups []*rules.Group) (span, []asked, *wants, error) {
+		beside, err := askedOf(groups, within, strings.Split(*near, ","))
+		return spanOf(groups, window{*start, *end}, within, *lookback), beside, wantsOf(groups, asks, beside), err
+	}
 	switch args[0] {
 	case "metrics":
 		groups, err := load(nil, *interval, *externalURL, flags.Args())
 		if err != nil {
 			return err
 		}
-		evaluated := spanOf(groups, window{*start, *end}, within, *lookback)
-		return json.NewEncoder(out).Encode(readBy(groups, evaluated, *lookback))
+		evaluated, beside, wants, err := plan(groups)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(readBy(groups, evaluated, *lookback, wants, beside))
 	case "evaluate":
 		e, err := newEvaluation(out, *start, *end, *lookback)
 		if err != nil {
@@ -72,14 +88,16 @@ func run(args []string) error {
 		if e.groups, err = load(e.options(), *interval, *externalURL, flags.Args()); err != nil {
 			return err
 		}
-		e.begin(spanOf(e.groups, window{*start, *end}, within, *lookback))
+		evaluated, beside, wants, err := plan(e.groups)
+		if err != nil {
+			return err
+		}
+		e.begin(evaluated, wants)
 		if err := e.follow(context.Background(), bufio.NewReaderSize(os.Stdin, 1<<20)); err != nil {
 			return err
 		}
-		if *near != "" {
-			if err := e.nearest(context.Background(), within, strings.Split(*near, ",")); err != nil {
-				return err
-			}
+		if err := e.nearest(context.Background(), beside); err != nil {
+			return err
 		}
 		if *recorded != "" {
 			if err := to.write(e, *recorded); err != nil {

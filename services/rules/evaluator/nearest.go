@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -12,18 +13,44 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// nearest says, of the alert rules named, how near each comparison in their conditions came to holding within the
-// window: by series of its result, where its left side came nearest to its right side, measured by the latter.
-func (e *evaluation) nearest(ctx context.Context, within window, names []string) error {
-	for _, group := range e.groups {
+// asked is a comparison in an alert rule's condition of which is asked how near it came, and when: from a moment at which
+// the rule itself was evaluated. The sum of its two sides and their difference are made with its own matching.
+type asked struct {
+	comparison
+	rule            string
+	sum, difference parser.Expr
+	first, last     int64
+	step            time.Duration
+}
+
+// askedOf returns those of the alert rules named.
+func askedOf(groups []*rules.Group, within window, names []string) ([]asked, error) {
+	var found []asked
+	for _, group := range groups {
 		alerting, ok := ruleOf(group).(*rules.AlertingRule)
 		if !ok || !slices.Contains(names, alerting.Name()) {
 			continue
 		}
+		step := group.Interval().Milliseconds()
+		first := (within.start + step - 1) / step * step
 		for _, one := range comparisons(alerting.Query(), "") {
-			if err := e.came(ctx, within, group.Interval(), alerting.Name(), one); err != nil {
-				return fmt.Errorf("%s: %w", alerting.Name(), err)
+			sum, err := combined(one, parser.ADD)
+			difference, err2 := combined(one, parser.SUB)
+			if err := errors.Join(err, err2); err != nil {
+				return nil, fmt.Errorf("%s: %w", alerting.Name(), err)
 			}
+			found = append(found, asked{one, alerting.Name(), sum, difference, first, within.end, group.Interval()})
+		}
+	}
+	return found, nil
+}
+
+// nearest says how near each comparison came to holding: by series of its result, where its left side came nearest to
+// its right side, measured by the latter.
+func (e *evaluation) nearest(ctx context.Context, those []asked) error {
+	for _, one := range those {
+		if err := e.came(ctx, one); err != nil {
+			return fmt.Errorf("%s: %w", one.rule, err)
 		}
 	}
 	return e.out.Flush()
@@ -66,16 +93,13 @@ func comparisons(expr parser.Expr, within string) []comparison {
 	return nil
 }
 
-// came evaluates both sides of a comparison as the engine matches them: half their sum and difference, which are
-// made of them with the comparison's own matching, give them back.
-func (e *evaluation) came(
-	ctx context.Context, within window, step time.Duration, rule string, one comparison,
-) error {
-	sums, err := e.combined(ctx, within, step, one, parser.ADD)
+// came evaluates both sides of a comparison as the engine matches them: half their sum and difference give them back.
+func (e *evaluation) came(ctx context.Context, one asked) error {
+	sums, err := e.sides(ctx, one, one.sum)
 	if err != nil {
 		return err
 	}
-	differences, err := e.combined(ctx, within, step, one, parser.SUB)
+	differences, err := e.sides(ctx, one, one.difference)
 	if err != nil {
 		return err
 	}
@@ -104,7 +128,7 @@ func (e *evaluation) came(
 		}
 		if best.known {
 			e.say(map[string]any{
-				"kind": "near", "rule": rule, "condition": one.String(), "within": one.within, "labels": sum.Metric.Map(),
+				"kind": "near", "rule": one.rule, "condition": one.String(), "within": one.within, "labels": sum.Metric.Map(),
 				"at": best.at, "value": best.value, "threshold": best.threshold, "met": best.met,
 			})
 		}
@@ -127,22 +151,21 @@ func wanting(op parser.ItemType, value, threshold float64) float64 {
 	return short
 }
 
-func (e *evaluation) combined(
-	ctx context.Context, within window, step time.Duration, one comparison, op parser.ItemType,
-) (promql.Matrix, error) {
+func combined(one comparison, op parser.ItemType) (parser.Expr, error) {
 	both := parser.BinaryExpr{
 		Op: op, VectorMatching: one.VectorMatching,
 		// They bind less tightly than the comparison's sides may.
 		LHS: &parser.ParenExpr{Expr: one.LHS}, RHS: &parser.ParenExpr{Expr: one.RHS},
 	}
-	// At the moments at which the rule itself was evaluated.
-	first := (within.start + step.Milliseconds() - 1) / step.Milliseconds() * step.Milliseconds()
-	if first > within.end {
+	return parser.NewParser(parser.Options{}).ParseExpr(both.String())
+}
+
+func (e *evaluation) sides(ctx context.Context, one asked, expr parser.Expr) (promql.Matrix, error) {
+	if one.first > one.last {
 		return nil, nil
 	}
-	query, err := e.engine.NewRangeQuery(
-		ctx, e.db, nil, both.String(), time.UnixMilli(first).UTC(), time.UnixMilli(within.end).UTC(), step,
-	)
+	first, last := time.UnixMilli(one.first).UTC(), time.UnixMilli(one.last).UTC()
+	query, err := e.engine.NewRangeQuery(ctx, e.wants.narrow(e.db, expr), nil, expr.String(), first, last, one.step)
 	if err != nil {
 		return nil, err
 	}

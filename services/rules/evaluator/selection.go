@@ -60,13 +60,19 @@ func writes(rule rules.Rule) []string {
 	return []string{rule.Name()}
 }
 
-// readings is which samples rules look at, by the names of their metrics and the patterns that match these: those from a
-// time on (ms), and none after the end. All: of all metrics, of any time.
+// readings is which samples rules look at: those of all series, and those that are read of the places alone that are
+// asked about. None after the end.
 type readings struct {
+	metrics
+	Places metrics `json:"places"`
+	End    int64   `json:"end"`
+}
+
+// metrics is some, by name and by the patterns that match names, each from a time on (ms). All: of any name and time.
+type metrics struct {
 	Names    map[string]int64 `json:"names"`
 	Patterns map[string]int64 `json:"patterns"`
 	All      bool             `json:"all"`
-	End      int64            `json:"end"`
 }
 
 // A query in an annotation or a label reads what nobody can tell without running it; that of the time reads nothing.
@@ -88,32 +94,50 @@ func asksInTemplates(groups []*rules.Group) bool {
 	return false
 }
 
-// readBy returns what the groups look at when each is evaluated from its first moment on.
-func readBy(groups []*rules.Group, evaluated span, lookback time.Duration) readings {
-	found := readings{map[string]int64{}, map[string]int64{}, asksInTemplates(groups), evaluated.end}
-	for _, group := range groups {
-		reaches, known := reachesOf(group, lookback)
-		for _, reach := range reaches {
-			since := int64(math.MinInt64)
-			if known {
-				since = evaluated.firsts[group] - reach.back.Milliseconds()
+// readBy returns what the groups look at when each is evaluated from its first moment on, and what is asked beside.
+func readBy(groups []*rules.Group, evaluated span, lookback time.Duration, wants *wants, beside []asked) readings {
+	found := readings{newMetrics(asksInTemplates(groups)), newMetrics(false), evaluated.end}
+	add := func(reaches []reach, first int64) {
+		for _, one := range reaches {
+			since := first
+			if first != math.MinInt64 {
+				since -= one.back.Milliseconds()
 			}
-			found.add(reach, since)
+			switch {
+			case wants.by(one.selector, elsewhere):
+				found.add(one, since)
+			case len(wants.of[one.selector]) > 0:
+				found.Places.add(one, since)
+			}
 		}
+	}
+	for _, group := range groups {
+		first := evaluated.firsts[group]
+		reaches, known := reachesOf(group, lookback)
+		if !known {
+			first = math.MinInt64
+		}
+		add(reaches, first)
+	}
+	for _, one := range beside {
+		reaches, _ := reachesIn(one.sum, 0, lookback)
+		add(reaches, one.first)
 	}
 	return found
 }
 
-func (r *readings) add(reach reach, since int64) {
+func newMetrics(all bool) metrics { return metrics{map[string]int64{}, map[string]int64{}, all} }
+
+func (m *metrics) add(reach reach, since int64) {
 	named := false
-	for _, matcher := range reach.matchers {
+	for _, matcher := range reach.selector.LabelMatchers {
 		if matcher.Name != labels.MetricName {
 			continue
 		}
-		of := r.Names
+		of := m.Names
 		switch matcher.Type {
 		case labels.MatchRegexp:
-			of = r.Patterns
+			of = m.Patterns
 		case labels.MatchNotEqual, labels.MatchNotRegexp:
 			continue
 		}
@@ -122,5 +146,5 @@ func (r *readings) add(reach reach, since int64) {
 			of[matcher.Value] = since
 		}
 	}
-	r.All = r.All || !named
+	m.All = m.All || !named
 }
