@@ -36,6 +36,16 @@ def executor_of(
 
 
 @contextmanager
+def alone() -> Iterator[concurrent.futures.Executor]:
+    """Yield an executor within this process, for one that may have no others below it; an error ends what waits."""
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
 def _on_ray(address: str) -> Iterator[concurrent.futures.Executor]:
     ray = _client("ray", "ray")
     try:

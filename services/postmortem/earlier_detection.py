@@ -7,7 +7,7 @@ from services.postmortem.case import Case
 from services.postmortem.document import Block, Section, Table, Text
 from services.postmortem.evidence import Shown
 from services.postmortem.timeline import Moment, gap
-from services.postmortem.whatif import LogAlert, Trial, Trials
+from services.postmortem.whatif import Blind, LogAlert, Trial, Trials
 
 
 def missing(case: Case) -> list[str]:
@@ -117,7 +117,7 @@ def _trial(one: Trial) -> list[str]:
     ]
 
 
-def _when(one: Trial) -> str:
+def _when(one: Trial | Blind) -> str:
     """Return when it is found, beside when it was."""
     if one.gain_s is None:
         return "not at this part"

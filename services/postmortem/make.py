@@ -1,6 +1,8 @@
 """A postmortem from a recording to a document: the run, the evidence, the trials, and the document."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from detectors.coverage import closing
@@ -21,6 +23,7 @@ def make(
     choices: Sequence[Choice],
     incidents: IncidentConfig,
     asked: Asked,
+    executor: AbstractContextManager[Executor],
     *,
     alerts: Callable[[Case], Alerts] | None = None,
     doing: Callable[[str], None] = lambda _: None,
@@ -28,6 +31,7 @@ def make(
 ) -> tuple[Case, Document]:
     """Return the case and its report. `doing` gets what is being done, `moved` the share of the first run (0 to 1).
 
+    `executor` is where the trials run, several at a time if it can.
     `alerts` gives the alert rules that fire on the case; without it the report has none. UserError: as `investigate`.
     """
     start, length = recording.manifest.start, max(recording.manifest.end - recording.manifest.start, 1)
@@ -39,8 +43,11 @@ def make(
     shown, lines = evidence_of(case)
     tried, silent = Trials(on_log=on_log(case, lines)), []
     if asked.what_if:
-        tried = replace(tried, settings=trials(case, progress=doing), blind=without_streams(case, progress=doing))
-        silent = nearness(case, progress=doing)
+        doing("other settings, lower thresholds, one stream less")
+        with executor as pool:
+            near = pool.submit(nearness, case)  # first, as it takes longest
+            settings, blind = trials(case, pool), without_streams(case, pool)
+            tried, silent = replace(tried, settings=list(settings), blind=list(blind)), near.result()
     fired = None
     if alerts is not None:
         doing("alert rules")

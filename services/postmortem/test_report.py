@@ -203,8 +203,8 @@ def test_what_to_do_stands_before_how_it_was_found(made: tuple[Case, Report]) ->
 
 
 def test_what_a_trial_changes_is_no_total(made: tuple[Case, Report]) -> None:
-    case, report = made
-    trial = Trial("half the patience", {"confirm_readings": 1}, case.root.detected_at, 0.0, 0, 0)
+    _, report = made
+    trial = Trial("half the patience", {"confirm_readings": 1}, 0.0, 0, 0)
     table = _table(compose(replace(report, tried=Trials(settings=[trial]))), "What would have caught it sooner")
     assert table.columns[2:4] == ["more false alarms", "more findings"]
 

@@ -1,9 +1,12 @@
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import pytest
 
 from detectors.engine.engine import Choice
 from detectors.registry import choose
+from services.kit.executors import alone
 from services.postmortem.case import Case
 from services.postmortem.whatif import eased, nearness, on_log, trials, without_streams
 
@@ -19,8 +22,15 @@ def test_easing_moves_every_setting_to_where_more_is_seen(choice: Choice) -> Non
             assert value < now[setting]
 
 
-def test_half_the_patience_finds_the_hang_sooner_and_by_running_it(hang: Case) -> None:
-    tried = {one.name: one for one in trials(hang)}
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    """Where trials run."""
+    with alone() as here:
+        yield here
+
+
+def test_half_the_patience_finds_the_hang_sooner_and_by_running_it(hang: Case, pool: Executor) -> None:
+    tried = {one.name: one for one in trials(hang, pool)}
     half = tried["half the patience"]
     assert half.settings["hang_spinning_s"] == 75
     assert half.gain_s == pytest.approx(90, abs=15)  # 90 s less to wait
@@ -54,10 +64,12 @@ def test_an_alert_on_the_supplys_line_comes_before_the_gpus_slow_down(brake: Cas
     assert on_log(brake, []) is None
 
 
-def test_without_the_readings_of_the_gpus_a_brake_is_not_found_and_without_the_controller_it_is(brake: Case) -> None:
-    blind = {one.name: one for one in without_streams(brake)}
+def test_without_the_readings_of_the_gpus_a_brake_is_not_found_and_without_the_controller_it_is(
+    brake: Case, pool: Executor
+) -> None:
+    blind = {one.name: one for one in without_streams(brake, pool)}
     assert set(blind) == {"bmc", "dcgm"}
-    assert blind["dcgm"].detected_at is None
+    assert blind["dcgm"].gain_s is None
     gain = blind["bmc"].gain_s
     assert gain is not None
     assert gain <= 0

@@ -1,19 +1,22 @@
 """What would have caught it sooner, and how near silent detectors came: both by running them with other settings."""
 
+import itertools
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from detectors.contract import Detector, DetectorConfig, Finding, Instant
+from detectors.contract import Detector, DetectorConfig, Finding
+from detectors.engine.engine import Choice
 from detectors.spec import configure
 from services.postmortem.case import Case, related
 from services.recording.cut import cut_recording
-from services.recording.embedded import findings_of
+from services.recording.embedded import findings_of, steps
 from services.recording.model import Event
 from services.recording.reader import Recording
 from services.score.matching import judge, same_place
@@ -29,12 +32,19 @@ Settings = Mapping[str, float | int]
 
 
 @dataclass(frozen=True)
+class Blind:
+    """When the root's detector would have found it without the stream `name`, and seconds sooner than it was."""
+
+    name: str
+    gain_s: float | None
+
+
+@dataclass(frozen=True)
 class Trial:
     """The root's detector with other settings: when it would have found it, and what that would have cost."""
 
     name: str
     settings: Settings
-    detected_at: Instant | None
     gain_s: float | None
     """Seconds sooner than it was; None where it was not found."""
     false_alarms: int
@@ -63,7 +73,7 @@ class Trials:
     """All that was tried: other settings, one stream less each, an alert on the log."""
 
     settings: Sequence[Trial] = ()
-    blind: Sequence[Trial] = ()
+    blind: Sequence[Blind] = ()
     on_log: LogAlert | None = None
 
 
@@ -107,10 +117,9 @@ def eased(
     return found
 
 
-def trials(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Trial]:
-    """Return what the root's detector would have done with less patience, lower thresholds, and both."""
-    kind, config = next(choice for choice in case.choices if choice[0].spec.name == case.root.detector)
-    plain = [one for one in case.findings if one.detector == kind.spec.name]
+def trials(case: Case, pool: Executor) -> Iterator[Trial]:
+    """Return what the root's detector would have done with less patience, lower thresholds, and both; begun at once."""
+    kind, config = _of_root(case)
     asked = [
         ("half the patience", eased(kind, config, 0.5, patience=True, level=False)),
         ("a quarter of the patience", eased(kind, config, 0.25, patience=True, level=False)),
@@ -118,29 +127,45 @@ def trials(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> l
         ("thresholds at half", eased(kind, config, 0.5, patience=False, level=True)),
         ("half of both", eased(kind, config, 0.5, patience=True, level=True)),
     ]
-    found: list[Trial] = []
+    unlike: list[tuple[str, Settings]] = []
     for name, settings in asked:
-        if not settings or any(one.settings == settings for one in found):
-            continue
-        progress(f"{kind.spec.name} with {name}")
-        choice = (kind, configure(kind.config_type, kind.spec, config.model_dump() | settings))
-        found.append(_tried(case, name, settings, plain, list(findings_of(case.recording, [choice]))))
-    return found
+        if settings and all(settings != known for _, known in unlike):
+            unlike.append((name, settings))
+    return pool.map(_tried, itertools.repeat(case), *zip(*unlike, strict=True)) if unlike else iter(())
 
 
-def without_streams(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Trial]:
-    """Return when the root's detector would have found it without each of the streams that it reads."""
-    kind, config = next(choice for choice in case.choices if choice[0].spec.name == case.root.detector)
+def _of_root(case: Case) -> Choice:
+    return next(choice for choice in case.choices if choice[0].spec.name == case.root.detector)
+
+
+def _tried(case: Case, name: str, settings: Settings) -> Trial:
+    kind, config = _of_root(case)
+    choice = (kind, configure(kind.config_type, kind.spec, {**config.model_dump(), **settings}))
     plain = [one for one in case.findings if one.detector == kind.spec.name]
-    manifest, found = case.recording.manifest, []
-    for stream in kind.spec.reads:
-        if stream not in manifest.streams:
-            continue
-        progress(f"{kind.spec.name} without {stream}")
-        left = {name: info for name, info in manifest.streams.items() if name != stream}
-        blind = replace(case.recording, manifest=manifest.model_copy(update={"streams": left}))
-        found.append(_tried(case, stream, {}, plain, list(findings_of(blind, [(kind, config)]))))
-    return found
+    now = list(findings_of(case.recording, [choice]))
+    return Trial(
+        name, settings, _gain(case, now), _wrong(case, now) - _wrong(case, plain), _firing(now) - _firing(plain)
+    )
+
+
+def without_streams(case: Case, pool: Executor) -> Iterator[Blind]:
+    """Return when the root's detector would have found it without each of the streams that it reads; begun at once."""
+    kind, _ = _of_root(case)
+    read = [stream for stream in kind.spec.reads if stream in case.recording.manifest.streams]
+    return pool.map(_without, itertools.repeat(case), read)
+
+
+def _without(case: Case, stream: str) -> Blind:
+    manifest = case.recording.manifest
+    left = {name: info for name, info in manifest.streams.items() if name != stream}
+    blind = replace(case.recording, manifest=manifest.model_copy(update={"streams": left}))
+    end = case.over_at or manifest.end
+    for step in steps(blind, [_of_root(case)]):
+        gain = _gain(case, step.findings)
+        # Only when it is first found is asked: what comes later is not run.
+        if gain is not None or step.at > end:
+            return Blind(stream, gain)
+    return Blind(stream, None)
 
 
 def on_log(case: Case, lines: Sequence[Event]) -> LogAlert | None:
@@ -163,21 +188,20 @@ def _kind(event: Event) -> tuple[str, str]:
     return event.source, _NAMED.sub("#", event.message)
 
 
-def _tried(case: Case, name: str, settings: Settings, plain: Sequence[Finding], now: Sequence[Finding]) -> Trial:
+def _gain(case: Case, findings: Sequence[Finding]) -> float | None:
+    """Return how much sooner (s) some findings name the root than it was found; None where none of them does."""
     root, end = case.root, case.over_at or case.recording.manifest.end
     # Not before what the labels or the finding itself date the onset at: such a finding is of something else.
     begin = min(case.label.onset if case.label is not None else root.started_at, root.started_at)
     of_it = [
         one.detected_at
-        for one in now
+        for one in findings
         if one.state == "firing"
         and one.fault == root.fault
         and same_place(one.entity, root.entity)
         and begin <= one.detected_at <= end
     ]
-    at = min(of_it, default=None)
-    gain = None if at is None else (root.detected_at - at) / 1000
-    return Trial(name, settings, at, gain, _wrong(case, now) - _wrong(case, plain), _firing(now) - _firing(plain))
+    return (root.detected_at - min(of_it)) / 1000 if of_it else None
 
 
 def _firing(findings: Sequence[Finding]) -> int:
@@ -191,7 +215,7 @@ def _wrong(case: Case, findings: Sequence[Finding]) -> int:
     return sum(one.state == "firing" and not related(one.entity, case.cause.entity) for one in findings)
 
 
-def nearness(case: Case, *, progress: Callable[[str], None] = lambda _: None) -> list[Nearness]:
+def nearness(case: Case) -> list[Nearness]:
     """Return, of each detector with nothing in this incident, at which share of its thresholds it would have spoken."""
     loud = {member.detector for member in case.incident.members}
     silent = [choice for choice in case.choices if choice[0].spec.name not in loud]
@@ -208,7 +232,6 @@ def nearness(case: Case, *, progress: Callable[[str], None] = lambda _: None) ->
             ]
             if not choices:
                 break
-            progress(f"{len(choices)} silent detectors at {share:.0%} of their thresholds")
             spoken = _within(case, findings_of(recording, choices))
             for name, finding in spoken.items():
                 at_culprit = related(finding.entity, case.cause.entity)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from services.backtest.truth import correction_of
 from services.backtest.windows import Cuts
 from services.detect.choices import choices_of
 from services.kit.errors import UserError
+from services.kit.executors import alone
 from services.kit.problems import RefusedError
 from services.kit.times import parse_time
 from services.recording.importers.parts.zones import zone_of
@@ -126,7 +126,7 @@ def carried_out(work: "Work") -> TaskResult:
         Assumptions(**needs["assumptions"]),
     )
     work.say("reading")
-    with _alone() as pool:
+    with alone() as pool:
         results = Results(kept / "results")
         result = backtest(_pieces(work, cuts, kept, results), asked, results, pool, _heard(work))
     (folder / "report.html").write_text(html(result), encoding="utf-8")
@@ -172,16 +172,6 @@ def _heard(work: "Work") -> Heard:
         done(0)
 
     return Heard(left, done)
-
-
-@contextmanager
-def _alone() -> Iterator[Executor]:
-    """Give an executor within this process, which may have no others below it; an error ends what waits."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _ms(length: str) -> int:

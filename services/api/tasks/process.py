@@ -111,6 +111,7 @@ def _postmortem(work: Work) -> TaskResult:
 
     from services.api.tasks.alert_rules import alerts_of
     from services.detect.choices import choices_of, incident_config_of
+    from services.kit.executors import alone
     from services.postmortem import html, markdown
     from services.postmortem.appendix import Asked
     from services.postmortem.make import make
@@ -125,6 +126,7 @@ def _postmortem(work: Work) -> TaskResult:
         choices_of(needs["detectors"]),
         incident_config_of(needs["detectors"]),
         Asked(needs["price"], config, needs["incident"], needs["rules"], needs["what_if"]),
+        alone(),
         alerts=(lambda found: alerts_of(found, build=False)) if needs["rules"] else None,
         doing=work.say,
         moved=work.move,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from services.postmortem.rules import Alerts
 
 _FORMS = {".html": "html", ".htm": "html", ".md": "markdown"}
+_RUNS = 2
+"""Trials at a time, as `hindcast score` and `tune` score recordings: each may take half a gigabyte."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
@@ -49,6 +51,7 @@ def postmortem(
     import yaml
 
     from services.detect.choices import load_choices, load_incident_config
+    from services.kit.executors import executor_of
     from services.postmortem import html, markdown
     from services.postmortem.appendix import Asked
     from services.postmortem.make import make
@@ -70,7 +73,14 @@ def postmortem(
     asked = Asked(price=price, config=config, incident=incident, rules=rules, what_if=what_if)
     with _status() as (doing, moved):
         _, document = make(
-            opened, choices, incidents, asked, alerts=_alerts if rules else None, doing=doing, moved=moved
+            opened,
+            choices,
+            incidents,
+            asked,
+            executor_of(_RUNS),
+            alerts=_alerts if rules else None,
+            doing=doing,
+            moved=moved,
         )
     write_file(out, html.html(document) if form == "html" else markdown.markdown(document))
     typer.echo(f"{out}: {document.title}")
