@@ -32,9 +32,6 @@ from services.sink.units import Stream
 WINDOW_MS = 300_000
 """Event time fed at once. The evaluator's head takes samples up to an hour behind its newest, so no stream may run
 further ahead of the others than that."""
-_SETTLES_MS = 2 * UNKNOWN_INTERVAL_MS
-"""So long before and after a stretch of time rows are fed so that in it `up` and the ends of series are what they are
-in the whole."""
 _EVER = -(1 << 62)
 _ROWS = 65_536
 _LIVE = "live"
@@ -86,13 +83,13 @@ def frames(recording: Recording, reads: Reads, *, replay: str = _LIVE) -> Iterat
     """Yield (event time, bytes) window by window: new series, their samples, and up to when all have been sent."""
     catalogue = Catalogue("v2")
     feeds = [
-        _Feed(recording, stream, columns, reads.places, catalogue, replay)
+        _Feed(recording, stream, columns, reads, catalogue, replay)
         for stream in recording.streams()
         if (columns := _columns(recording, stream, reads))
     ]
     start = min((feed.start for feed in feeds), default=recording.manifest.start)
     # Series are ended where feeding ends: behind all that is evaluated.
-    end = min(recording.manifest.end, reads.end + _SETTLES_MS)
+    end = max((feed.end for feed in feeds), default=min(recording.manifest.end, reads.end))
     declared = 0
     for begin in range(start, end + 1, WINDOW_MS):
         until = min(begin + WINDOW_MS, end + 1)
@@ -128,10 +125,10 @@ def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, _Colu
         for name, kind in zip(schema.names, schema.types, strict=True)
         if name not in keys and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
     ]
-    begin = recording.manifest.start
+    begin, settles_ms = recording.manifest.start, _settles_ms(recording, stream)
 
     def window(since: int) -> int:
-        return max(begin, begin + (since - _SETTLES_MS - begin) // WINDOW_MS * WINDOW_MS)
+        return max(begin, begin + (since - settles_ms - begin) // WINDOW_MS * WINDOW_MS)
 
     def wanted(metrics: Metrics) -> dict[str, int]:
         found = {name: metrics.since(_metrics(rules, name)) for name in numbers}
@@ -151,6 +148,14 @@ def _columns(recording: Recording, stream: str, reads: Reads) -> dict[int, _Colu
     }
 
 
+def _settles_ms(recording: Recording, stream: str) -> int:
+    """Return how long before and after a stretch of time rows are fed so that in it `up`, and the ends of series, are
+    what they are in the whole: they follow from what reported in a scrape and in the one before it.
+    """
+    interval_s = recording.manifest.streams[stream].interval_s
+    return 2 * (round(interval_s * 1000) if interval_s and table().streams[stream].target else UNKNOWN_INTERVAL_MS)
+
+
 def _metrics(rules: StreamTable, column: str) -> set[str]:
     by_unit = {metrics[column] for metrics in rules.by_unit.values() if column in metrics}
     return {rules.column(column)[0].metric, *by_unit}
@@ -164,14 +169,14 @@ class _Feed:
         recording: Recording,
         name: str,
         columns: Mapping[int, _Columns],
-        places: Places,
+        reads: Reads,
         catalogue: Catalogue,
         replay: str,
     ) -> None:
-        self.start = next(iter(columns))
-        self._asked = [frozenset(places.get(key, ())) for key in table().streams[name].entity]
-        self._local: Mask = np.zeros(0, np.bool_)
         manifest = recording.manifest
+        self.start, self.end = next(iter(columns)), min(manifest.end, reads.end + _settles_ms(recording, name))
+        self._asked = [frozenset(reads.places.get(key, ())) for key in table().streams[name].entity]
+        self._local: Mask = np.zeros(0, np.bool_)
         origin = Origin(manifest.cluster.name, replay)
         entry = manifest.streams[name]
         self._interval_ms = round(entry.interval_s * 1000) if entry.interval_s else 1
@@ -193,7 +198,7 @@ class _Feed:
         topology = recording.topology.model_dump(mode="json", exclude_unset=True)
         self._stream = Stream(name, origin, topology, catalogue, TopicPartition(name, 0))
         self._stream.begin(origin, state, 0)
-        spans = zip(columns.items(), [*list(columns)[1:], None], strict=True)
+        spans = zip(columns.items(), [*list(columns)[1:], self.end + 1], strict=True)
         self._batches = chain.from_iterable(
             ((batch, some) for batch in recording.batches(name, start, end, max_rows=_ROWS, columns=sum(some, ())))
             for (start, some), end in spans

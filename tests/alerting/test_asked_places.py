@@ -40,8 +40,6 @@ groups:
           count by (cluster) (node:watts:sum < 0.8 * scalar(max(node:watts:sum))) > 1
       - alert: LowOrHiddenByLow
         expr: node:watts:sum < 2400 or on (cluster) node:watts:sum > 2400
-      - alert: WhileOthersAre
-        expr: node:watts:sum and on (cluster) ALERTS{alertname="BelowTheMedian", alertstate="firing", node!="v002"}
       - alert: ClockFell
         expr: DCGM_FI_DEV_SM_CLOCK < 0.8 * max_over_time(DCGM_FI_DEV_SM_CLOCK[4m] offset 30s)
       - alert: OfOneInstance
@@ -109,7 +107,7 @@ def test_alerts_and_comparisons_about_a_node_and_its_job_are_the_same(recording:
         assert came
     assert {one.labels["alertname"] for one in of(whole, recording, {"node": ["v002"], "job_id": [job]})[0]} >= {
         "NodePowerBrake", "BelowTheMedian", "Lowest", "NotAlone", "AloneAmongThree", "LowOrHiddenByLow",
-        "WhileOthersAre", "ClockFell", "OfOneInstance", "GivenAName", "JobDraws", "RanksAreFew",
+        "ClockFell", "OfOneInstance", "GivenAName", "JobDraws", "RanksAreFew",
     }  # fmt: skip
 
 
