@@ -6,7 +6,7 @@ import pytest
 
 from detectors.engine.engine import Choice
 from detectors.registry import choose
-from services.kit.executors import alone
+from services.kit.executors import alone, executor_of
 from services.postmortem.case import Case
 from services.postmortem.whatif import eased, nearness, on_log, trials, without_streams
 
@@ -37,6 +37,12 @@ def test_half_the_patience_finds_the_hang_sooner_and_by_running_it(hang: Case, p
     assert half.false_alarms == 0
     assert half.worth_it
     assert not tried["thresholds at three quarters"].worth_it
+
+
+def test_other_processes_find_the_same(brake: Case, pool: Executor) -> None:
+    with executor_of(1) as others:
+        assert list(trials(brake, others)) == list(trials(brake, pool))
+        assert list(without_streams(brake, others)) == list(without_streams(brake, pool))
 
 
 def test_a_detector_that_is_kept_silent_is_near_by_as_much_as_it_was_kept(brake: Case) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from services.postmortem.rules import Alerts
 
 _FORMS = {".html": "html", ".htm": "html", ".md": "markdown"}
-_RUNS = 2
-"""Trials at a time, as `hindcast score` and `tune` score recordings: each may take half a gigabyte."""
+_RUNS, _MANY_ROWS = 2, 1_000_000
+"""Trials at a time of a recording of so many rows: over fewer they take less than it takes to start other processes."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
@@ -51,7 +51,7 @@ def postmortem(
     import yaml
 
     from services.detect.choices import load_choices, load_incident_config
-    from services.kit.executors import executor_of
+    from services.kit.executors import alone, executor_of
     from services.postmortem import html, markdown
     from services.postmortem.appendix import Asked
     from services.postmortem.make import make
@@ -70,6 +70,7 @@ def postmortem(
             write_file(config, yaml.safe_dump(settings, sort_keys=True))
     choices, incidents = load_choices(config), load_incident_config(config)
     opened = Recording.open(recording)
+    rows = sum(stream.rows for stream in opened.manifest.streams.values())
     asked = Asked(price=price, config=config, incident=incident, rules=rules, what_if=what_if)
     with _status() as (doing, moved):
         _, document = make(
@@ -77,7 +78,7 @@ def postmortem(
             choices,
             incidents,
             asked,
-            executor_of(_RUNS),
+            executor_of(_RUNS) if rows >= _MANY_ROWS else alone(),
             alerts=_alerts if rules else None,
             doing=doing,
             moved=moved,
