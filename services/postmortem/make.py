@@ -1,9 +1,10 @@
 """A postmortem from a recording to a document: the run, the evidence, the trials, and the document."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import TypeVar
 
 from detectors.coverage import closing
 from detectors.engine.engine import Choice
@@ -16,6 +17,8 @@ from services.postmortem.rules import Alerts
 from services.postmortem.whatif import Trials, nearness, on_log, trials, without_streams
 from services.recording.reader import Recording
 from services.recording.seen import coverage_of, seen_in
+
+_T = TypeVar("_T")
 
 
 def make(
@@ -46,11 +49,21 @@ def make(
         doing("other settings, lower thresholds, one stream less")
         with executor as pool:
             near = pool.submit(nearness, case)  # first, as it takes longest
-            settings, blind = trials(case, pool), without_streams(case, pool)
-            tried, silent = replace(tried, settings=list(settings), blind=list(blind)), near.result()
+            settings = _counted(trials(case, pool), "other settings", doing)
+            blind = _counted(without_streams(case, pool), "one stream less", doing)
+            tried = replace(tried, settings=list(settings), blind=list(blind))
+            doing("how near silent detectors came")
+            silent = near.result()
     fired = None
     if alerts is not None:
         doing("alert rules")
         fired = alerts(case)
     unjudged = closing(coverage_of(choices, seen_in(recording)))
     return case, compose(Report(case, asked, tried, silent, fired, shown, lines, unjudged))
+
+
+def _counted(tried: Iterator[_T], what: str, doing: Callable[[str], None]) -> Iterator[_T]:
+    """Yield what was tried, and report each with its number."""
+    for number, one in enumerate(tried, 1):
+        doing(f"{what}: {number} tried")
+        yield one
