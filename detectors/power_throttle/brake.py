@@ -6,12 +6,10 @@ import numpy as np
 
 from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
-from detectors.power_throttle.work import Work
+from detectors.power_throttle.work import OTHERWISE, Work
 from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED
-from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, SW_POWER_CAP, THERMAL
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, SW_POWER_CAP
 
-OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
-"""What else the driver may say holds a clock: then it is no brake, unless its own bit is set too."""
 _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
 _FULL: Final = 0.97

@@ -136,10 +136,13 @@ class PowerThrottle:
     def _judge_node(
         self, now: Instant, node: str, here: IntArray, mates: IntArray, braked_nodes: set[str]
     ) -> list[Finding]:
-        gpus = self._gpus
-        alarm = self._supplies.alarm(node, now)
+        gpus, alarm = self._gpus, self._supplies.alarm(node, now)
         (brake, held), watts = self._brake.stated(here), np.fmax(gpus.watts(here), gpus.power[here])
         chosen = self._limits.decided(gpus, here, watts)
+        alone = (job := self._fleet.job_of(node)) is None or len(job.nodes) == 1
+        otherwise = gpus.held_otherwise(here)
+        if alone and alarm is None:  # who has a node alone may cap it, by a limit that is not read
+            chosen |= 2 * np.count_nonzero(otherwise & ~self._limits.is_read(here)) > len(here)
         stated = brake | (held & ~chosen)
         confirmed = gpus.run[here] >= self._config.confirm_readings
         often = confirmed | self._brake.counted_long(here)
@@ -153,11 +156,9 @@ class PowerThrottle:
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
-            job = self._fleet.job_of(node)  # who has a node alone may set a lower clock for it, nobody one of several
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
-            chosen_clock = job is None or len(job.nodes) == 1
-            chosen_clock |= self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates)
+            chosen_clock = alone or (self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates))
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # A feed that is lost may take all of a job, which then has no peers to be compared with.
@@ -172,12 +173,11 @@ class PowerThrottle:
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
         silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
-        of_limit = ~brake & (chosen | self._limits.spent(gpus, here, watts))
+        of_limit = ~brake & (chosen | otherwise | self._limits.spent(gpus, here, watts))
         sure = ((stated & often) | (silent & self._proven(now, here, BY_TWO, HALVED))) & ~of_limit
         found = []
         for place in np.flatnonzero(sure).tolist():
-            one = here[place : place + 1]
-            entity = gpus.layout.entity(int(one[0]))
+            one, entity = here[[place]], gpus.layout.entity(int(here[place]))
             if self._book.get(_FAULT, entity) is None:
                 found += self._fire(now, entity, self._case(now, node, one, mates, None, braked_nodes, stated[[place]]))
         return found

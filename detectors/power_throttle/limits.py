@@ -94,6 +94,10 @@ class Limits(Columns):
         slow = gpus.clock <= SLOWED * clock_peers
         return np.asarray(gpus.busy & (gpus.power >= _BINDS * self.enforced) & slow)
 
+    def is_read(self, those: IntArray) -> BoolArray:
+        """Return of which GPUs the limit is read: of others nobody knows whether it was lowered."""
+        return np.isfinite(self.enforced[those])
+
     def unspent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs may draw far more than `watts`: by the limit that is read, else the topology's."""
         read = self.enforced[those]

@@ -200,3 +200,29 @@ def test_one_gpu_that_counts_throttled_time_at_a_limit_that_was_lowered_on_it_ha
     tape = changed(tape, REASONS, lambda *of: np.where(mine(*of[:3]), 0, of[-1]))
     tape = changed(tape, VIOLATION, lambda *of: of[-1] + np.where(mine(*of[:3]), (of[0] - 120) * 6e8, 0))
     assert [one.severity for one in firing(tape)] == ["info"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes_of_job", "bits", "found"),
+    [([4], 4, SW_POWER_CAP, 0), ([4], 4, 0, 1), (range(8), 1, SW_POWER_CAP, 0), (range(8), 1, 0, 1),
+     (range(8), 4, SW_POWER_CAP, 1)],
+    ids=["a cap of one GPU", "a brake of one GPU", "its user's cap", "a brake of its node", "a cap in a job of four"],
+)  # fmt: skip
+def test_throttled_time_that_the_drivers_cap_explains_in_most_readings_is_the_caps(
+    gpus: Sequence[int], nodes_of_job: int, bits: int, found: int
+) -> None:
+    """No limit is read, so it may have been lowered; in one reading of three the driver gives no reason."""
+
+    def mine(at: Any, node: Any, gpu: Any) -> Any:
+        return (node == name(1)) & np.isin(gpu, gpus) & (at >= 240)
+
+    tape = tape_of(Scene(seed=4))
+    tape = changed(tape, POWER, lambda *of: np.where(mine(*of[:3]), 0.5, 1.0) * of[-1])
+    tape = changed(tape, CLOCK, lambda *of: np.where(mine(*of[:3]), 0.6, 1.0) * of[-1])
+    tape = changed(
+        tape, REASONS, lambda *of: np.where(mine(*of[:3]), np.where((of[0] + of[2]) % 3 < 2, bits, 0), of[-1])
+    )
+    tape = changed(tape, VIOLATION, lambda *of: of[-1] + np.where(mine(*of[:3]), (of[0] - 240) * 8e8, 0))
+    jobs = [replace(one, job=replace(one.job, job_id=f"{first}", nodes=one.job.nodes[first : first + nodes_of_job]))
+            for one in tape.jobs for first in range(0, 4, nodes_of_job)]  # fmt: skip
+    assert len([one for one in firing(replace(tape, jobs=jobs)) if one.severity != "info"]) == found

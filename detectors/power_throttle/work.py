@@ -12,7 +12,10 @@ from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
 from detectors.signals.heat_limits import NEAR_K, limits_of
-from detectors.signals.throttle_bits import ThrottledTime
+from detectors.signals.throttle_bits import CLOCKS_SETTING, SW_POWER_CAP, THERMAL, ThrottledTime
+
+OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
+"""What else than a brake the driver may say holds a clock: then it is none, unless its own bit is set too."""
 
 _HEAT: Final = "DCGM_FI_DEV_THERMAL_VIOLATION"
 _COOLS_MS: Final = 120_000
@@ -26,7 +29,7 @@ class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
 
     `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading; `hot_at` when it
-    was last held down and as warm as it may be.
+    was last held down and as warm as it may be, `otherwise_at` when the driver last said that another reason holds it.
     """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
@@ -38,6 +41,7 @@ class Work(GpusAtWork):
     worked: FloatArray = column(np.nan)
     heat: FloatArray = column(np.nan)
     hot_at: IntArray = column(-1)
+    otherwise_at: IntArray = column(-1)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
         """Begin with nothing; see `GpusAtWork`."""
@@ -72,6 +76,8 @@ class Work(GpusAtWork):
         """Return which GPUs have a reading that was not judged yet, after taking note of what their counters say."""
         new = super().settle()
         self.heated.take(new, self.at, self.heat)
+        otherwise = new & ((np.maximum(self.reasons, 0) & OTHERWISE) != 0)
+        self.otherwise_at[otherwise] = self.at[otherwise]
         return new
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -85,6 +91,10 @@ class Work(GpusAtWork):
         if "heated_fastest" in arrays:
             self.heated.restore(arrays, "heated_")
         self.heated.grow(self.count)
+
+    def held_otherwise(self, gpus: Any = slice(None)) -> BoolArray:
+        """Return which GPUs another reason holds since their clock fell, now or at any reading: bits come and go."""
+        return np.asarray(self.otherwise_at[gpus] >= np.where(self.run[gpus] > 0, self.since[gpus], self.at[gpus]))
 
     def brake_counted(self, gpus: Any = slice(None)) -> BoolArray:
         """Return of which GPUs the brake's own counter says for how long they were braked of late."""
