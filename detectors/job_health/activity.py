@@ -247,9 +247,11 @@ class Activity(_Readings):
     def _waiting(self) -> BoolArray:
         """Return which jobs' GPUs are busy at a fraction of the power, and do little of the work that they do in steps.
 
-        An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down.
+        An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down. Where steps
+        are light, who spins draws more of their power: it is enough that nothing is computed.
         """
-        waits: BoolArray = (self.power < SPINS * self.power_level) & (self.util >= SPINNING_PERCENT)
+        part = np.where(self.tensor < _NO_TENSOR * self.tensor_level, _WORKING, SPINS)
+        waits: BoolArray = (self.power < part * self.power_level) & (self.util >= SPINNING_PERCENT)
         return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 
     def stuck(self) -> BoolArray:

@@ -148,3 +148,15 @@ def test_power_that_is_read_at_the_same_moment_of_each_step_is_no_hang_where_ene
     valid = {field: np.ones(len(power), bool) for field in values}
     alone = replace(tape_of(HUNG), rows=[replace(dcgm, values=values, valid=valid)])
     assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs
+
+
+@pytest.mark.parametrize(("tensor", "hangs"), [(0.0, ["812"]), (0.3, [])], ids=["nothing", "what it did"])
+def test_gpus_that_are_busy_at_two_thirds_of_the_power_of_light_steps_spin_if_they_compute_nothing(
+    tensor: float, hangs: list[str]
+) -> None:
+    tape = tape_of(replace(HUNG, spin_w=390.0))
+    (_, dcgm), at_s = tape.rows, (tape.rows[1].times - START) / 1000
+    values = dict(dcgm.values) | {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.where(at_s < 480, 0.3, tensor)}
+    valid = {field: np.ones(len(at_s), bool) for field in values}
+    alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
+    assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs
