@@ -1,8 +1,9 @@
 """Packing state as JSON and arrays in one run of bytes; never a pickle, so a state file can do no more than be wrong.
 
-Layout: magic, crc32 of all that follows, length of the head, the head (JSON: what is not an array, and each array's
-name, dtype and shape, and how its numbers are stored), the arrays' bytes one after the other. Numbers of 64 bits are
-stored in fewer where not one changes by it: times as what they lie above the earliest, floats that are floats of 32.
+Layout: magic, crc32 of all that follows, length of the head, the head (deflated JSON: what is not an array, and each
+array's name, dtype and shape, and how its numbers are stored), the arrays' bytes one after the other. Numbers of 64
+bits are stored in fewer where not one changes by it: times as what they lie above the earliest, floats that are floats
+of 32.
 """
 
 import json
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC = b"HCS2"
+_MAGIC, _PLAIN = b"HCS3", b"HCS2"
+"""The second is that of older versions, whose heads are not deflated."""
 _PREFIX = struct.Struct("<4sIQ")
 _KINDS = "biuf"
 
@@ -40,6 +42,7 @@ def pack(document: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> byt
             entries.append((name, array.dtype.newbyteorder("<").str, array.shape, kind.str, base))
             body.append(np.ascontiguousarray(stored, kind).data)
     head = json.dumps({"document": document, "arrays": entries}, separators=(",", ":"), sort_keys=True).encode()
+    head = zlib.compress(head, 1)
     checksum = zlib.crc32(head)
     for part in body:
         checksum = zlib.crc32(part, checksum)
@@ -53,11 +56,12 @@ def unpack(state: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
         raise StateError(f"{len(state)} bytes are too few for a state")
     magic, checksum, length = _PREFIX.unpack_from(state)
     payload = memoryview(state)[_PREFIX.size :]
-    if magic != _MAGIC:
+    if magic not in (_MAGIC, _PLAIN):
         raise StateError(f"not a state of this version: it begins with {magic!r}")
     if zlib.crc32(payload) != checksum:
         raise StateError("the state is damaged: its checksum does not fit")
-    head = json.loads(bytes(payload[:length]))
+    text = bytes(payload[:length])
+    head = json.loads(zlib.decompress(text) if magic == _MAGIC else text)
     arrays: dict[str, NDArray[Any]] = {}
     at = length
     for name, dtype, shape, kept, base in head["arrays"]:

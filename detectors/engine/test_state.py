@@ -1,3 +1,5 @@
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -62,3 +64,16 @@ def test_an_array_of_objects_is_refused_by_name() -> None:
 def test_damage_is_noticed(damage: Any) -> None:
     with pytest.raises(StateError):
         unpack(damage(pack({"a": 1}, {"x": np.arange(4)})))
+
+
+def test_a_state_of_an_older_version_is_read_whose_head_is_not_deflated() -> None:
+    head = b'{"arrays":[["x","<i8",[2],"<i8",null]],"document":{"names":["n01","n02"]}}'
+    body = head + np.array([3, 4]).tobytes()
+    document, arrays = unpack(struct.pack("<4sIQ", b"HCS2", zlib.crc32(body), len(head)) + body)
+    assert document == {"names": ["n01", "n02"]}
+    assert arrays["x"].tolist() == [3, 4]
+
+
+def test_names_take_few_bytes() -> None:
+    names = [f"gpu-node-{number:04d}.cluster.example" for number in range(1000)]
+    assert len(pack(names)) < 0.2 * len(str(names))

@@ -140,7 +140,7 @@ class PowerThrottle:
         (brake, held), watts = self._brake.stated(here), np.fmax(gpus.watts(here), gpus.power[here])
         chosen = self._limits.decided(gpus, here, watts)
         alone = (job := self._fleet.job_of(node)) is None or len(job.nodes) == 1
-        otherwise = gpus.held_otherwise(here)
+        otherwise = gpus.otherwise[here]
         if alone and alarm is None:  # who has a node alone may cap it, by a limit that is not read
             chosen |= 2 * np.count_nonzero(otherwise & ~self._limits.is_read(here)) > len(here)
         stated = brake | (held & ~chosen)

@@ -29,7 +29,7 @@ class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
 
     `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading; `hot_at` when it
-    was last held down and as warm as it may be, `otherwise_at` when the driver last said that another reason holds it.
+    was last held down and as warm as it may be; `otherwise`, whether another reason was stated since its clock fell.
     """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
@@ -41,7 +41,7 @@ class Work(GpusAtWork):
     worked: FloatArray = column(np.nan)
     heat: FloatArray = column(np.nan)
     hot_at: IntArray = column(-1)
-    otherwise_at: IntArray = column(-1)
+    otherwise: BoolArray = column(False)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
         """Begin with nothing; see `GpusAtWork`."""
@@ -76,8 +76,8 @@ class Work(GpusAtWork):
         """Return which GPUs have a reading that was not judged yet, after taking note of what their counters say."""
         new = super().settle()
         self.heated.take(new, self.at, self.heat)
-        otherwise = new & ((np.maximum(self.reasons, 0) & OTHERWISE) != 0)
-        self.otherwise_at[otherwise] = self.at[otherwise]
+        stated = (np.maximum(self.reasons, 0) & OTHERWISE) != 0  # bits come and go
+        self.otherwise = np.where(new, (self.otherwise & (self.run > 0)) | stated, self.otherwise)
         return new
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -91,10 +91,6 @@ class Work(GpusAtWork):
         if "heated_fastest" in arrays:
             self.heated.restore(arrays, "heated_")
         self.heated.grow(self.count)
-
-    def held_otherwise(self, gpus: Any = slice(None)) -> BoolArray:
-        """Return which GPUs another reason holds since their clock fell, now or at any reading: bits come and go."""
-        return np.asarray(self.otherwise_at[gpus] >= np.where(self.run[gpus] > 0, self.since[gpus], self.at[gpus]))
 
     def brake_counted(self, gpus: Any = slice(None)) -> BoolArray:
         """Return of which GPUs the brake's own counter says for how long they were braked of late."""
