@@ -297,7 +297,7 @@ class KnownCauses(Columns):
         """
         mates = np.setdiff1d(self._layout.members(node), those)
         slow = median_of(self.now[CLOCK, mates] / self.peak[mates]) <= SLOWED
-        lost = slow and median_of(self.now[WATTS, mates] / drew(mates)) <= NODE_LEFT
+        lost = slow and median_of(self.now[WATTS, mates] / drew(mates)) <= SLOWED
         return lost and bool(self.now[WATTS, those[0]] >= SLOWED * median_of(self.now[WATTS, mates]))
 
     def limits(self, those: IntArray, peers: IntArray) -> tuple[float, float] | None:

@@ -262,3 +262,21 @@ def test_a_gpu_that_works_on_as_ever_while_its_mates_wait_holds_up_the_job_with_
     read |= {POWER: _reads(280, 220, 300), SM: _unread, ENERGY: _unread, REASONS: _unread}
     alerts = [one for one in run(replace(shared, dcgm=read)) if (one.state, one.severity) == ("firing", "page")]
     assert [dict(one.entity) for one in alerts] == found
+
+
+@pytest.mark.parametrize(("own_w", "named"), [(210, [None]), (150, [0, None])], ids=["it draws as much", "far less"])
+def test_chips_that_run_at_unlike_clocks_since_their_node_was_capped_are_the_caps(
+    own_w: float, named: list[int | None]
+) -> None:
+    """All GPUs of a node fall to 70 % of their power; one of them runs 15 % slower than the others for it."""
+
+    def capped(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        cut = np.where(np.arange(values.shape[1]) == FIRST, 0.64, 0.75)
+        return values * np.where((at_s >= BEGUN_S) & _of_second_node(values), cut, 1.0)
+
+    def watts(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        cut = np.where(np.arange(values.shape[1]) == FIRST, own_w, 210.0)
+        return np.where((at_s >= BEGUN_S) & _of_second_node(values), cut, 300.0)
+
+    found = entities(replace(SEEN, minutes=30, dcgm={CLOCK: capped, POWER: watts}))
+    assert [one.get("gpu") for one in found][: len(named)] == named
