@@ -42,3 +42,12 @@ def test_two_ranks_of_uneven_ones_that_come_to_be_late_in_one_look_have_more_wor
     late = [Slow([CULPRIT], 600, factor=1.35), Slow([11], 600 + apart_s, factor=1.4)]
     seen = replace(PLAIN, nodes=4, minutes=25, slow=[*uneven, *late])
     assert sorted(entities(seen), key=str) == sorted(found, key=str)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_who_comes_to_compute_no_longer_than_most_while_another_is_waited_for_holds_up_nobody(seed: int) -> None:
+    """A rank that had less to do than most gets as much, while all wait for a slow node."""
+    less = [Slow([*range(8), 16, 17], factor=0.9), Slow([20], until_s=500, factor=0.88)]
+    slow = Slow(range(8, 16), 300, factor=1.15)
+    job = replace(PLAIN, nodes=3, gpus=8, minutes=30, jitter=0.02, collective_s=1.0, seed=seed)
+    assert entities(replace(job, slow=[*less, slow])) == [{"node": name(1)}]
