@@ -286,7 +286,7 @@ class JobFinder:
             others = [tuple(job.nodes[place] for place in part.tolist()) for part in parts]
             left = tuple(sorted(set(job.nodes).difference(*others)))
             events.append(JobEvent(now, "start", Job(name, left, job.start)))
-            events += [JobEvent(now, "start", Job(self._new_name(nodes, now), nodes, now)) for nodes in others]
+            events += [JobEvent(now, "start", Job(self._new_name(nodes, now), nodes, job.start)) for nodes in others]
         return events
 
     def _new_name(self, nodes: tuple[str, ...], now: Instant) -> str:

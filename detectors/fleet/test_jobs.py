@@ -145,3 +145,4 @@ def test_jobs_that_were_taken_for_one_are_two_again_once_nothing_links_them() ->
     whole, carried = (played(engine(), seen, later, cut=cut) for cut in (None, _START + 100 * _MINUTE))
     assert jobs_in(whole) == jobs_in(carried) == [ONE, TWO]
     assert jobs_kept(whole) == jobs_kept(carried)
+    assert len({job[2] for job in jobs_kept(whole)}) == 1, "both have worked since then"
