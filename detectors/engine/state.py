@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC, _PLAIN = b"HCS3", b"HCS2"
+MAGIC, _PLAIN = b"HCS3", b"HCS2"
 """The second is that of older versions, whose heads are not deflated."""
-_PREFIX = struct.Struct("<4sIQ")
+PREFIX = struct.Struct("<4sIQ")
 _KINDS = "biuf"
 
 
@@ -47,21 +47,21 @@ def pack(document: Any, arrays: Mapping[str, NDArray[Any]] | None = None) -> byt
     for part in body:
         checksum = zlib.crc32(part, checksum)
     # Copied once, from the arrays: a large fleet's state is 100 MB and more, and detection stands still meanwhile.
-    return b"".join((_PREFIX.pack(_MAGIC, checksum, len(head)), head, *body))
+    return b"".join((PREFIX.pack(MAGIC, checksum, len(head)), head, *body))
 
 
 def unpack(state: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return what `pack` was given; the arrays can be written to. Raises StateError if the bytes are damaged."""
-    if len(state) < _PREFIX.size:
+    if len(state) < PREFIX.size:
         raise StateError(f"{len(state)} bytes are too few for a state")
-    magic, checksum, length = _PREFIX.unpack_from(state)
-    payload = memoryview(state)[_PREFIX.size :]
-    if magic not in (_MAGIC, _PLAIN):
+    magic, checksum, length = PREFIX.unpack_from(state)
+    payload = memoryview(state)[PREFIX.size :]
+    if magic not in (MAGIC, _PLAIN):
         raise StateError(f"not a state of this version: it begins with {magic!r}")
     if zlib.crc32(payload) != checksum:
         raise StateError("the state is damaged: its checksum does not fit")
     text = bytes(payload[:length])
-    head = json.loads(zlib.decompress(text) if magic == _MAGIC else text)
+    head = json.loads(zlib.decompress(text) if magic == MAGIC else text)
     arrays: dict[str, NDArray[Any]] = {}
     at = length
     for name, dtype, shape, kept, base in head["arrays"]:
