@@ -32,7 +32,6 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from detectors.base import BaseDetector
-from detectors.case_book import OpenCase
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -50,7 +49,7 @@ from detectors.core.statistics import known_or, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.job_health.activity import Activity
 from detectors.job_health.config import JobHealthConfig
-from detectors.job_health.hang import Hang, HangJudge, in_words, usual_evidence
+from detectors.job_health.hang import Hang, HangJudge, in_words, names_of, usual_evidence
 from detectors.job_health.lines import Lines
 from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
@@ -157,7 +156,7 @@ class JobHealth(BaseDetector):
         self._take_lines()
         self._lines.forget(now)
         self._activity.look(now)
-        names = [name for case in self._book.cases("job_hang") for name in _names(case)]
+        names = [name for case in self._book.cases("job_hang") for name in names_of(case)]
         hung = np.array([self._slots.find(name) for name in names], np.int64)
         paused, pauses = self._steps.settle(hung)
         self.tails["pause_s"].learn(pauses[~self._steps.by_lines[paused]])
@@ -206,7 +205,7 @@ class JobHealth(BaseDetector):
     def _forget(self, now: Instant) -> None:
         """Forget jobs that are over and silent: the state must not grow with them."""
         quiet = now - np.maximum(self._steps.settled, self._work.settled) > _FORGET_MS
-        kept = {*self._fleet.jobs, *(name for case in self._book.cases() for name in _names(case))}
+        kept = {*self._fleet.jobs, *(name for case in self._book.cases() for name in names_of(case))}
         gone = [n for n in np.flatnonzero(quiet).tolist() if self._slots.names[n] not in {*kept, None}]
         if gone:
             self._slots.forget(gone)
@@ -261,7 +260,7 @@ class JobHealth(BaseDetector):
     def _close_hangs(self, now: Instant) -> list[Finding]:
         over = []
         for case in self._book.cases("job_hang"):
-            runs_as = _names(case)[-1]
+            runs_as = names_of(case)[-1]
             job, progress = self._fleet.jobs.get(runs_as), self._progress(self._slots.find(runs_as))
             case.memo["steps"] = min(case.memo["steps"], progress)  # steps that are gathered now are counted anew
             if job is None or job.start != case.memo["start"]:
@@ -394,8 +393,3 @@ class JobHealth(BaseDetector):
             elif sound >= case.memo["sound"] + FEW_STEPS and float(risen[:, number].max()) < 0.5:
                 over.append(self._book.resolve(case, now, "the loss is back on its course"))
         return over
-
-
-def _names(case: OpenCase) -> list[str]:
-    """Return what the job of a case is called, and as what it runs."""
-    return [str(name) for name in (case.entity.get("job_id"), case.memo.get("runs_as")) if name]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from detectors.case_book import OpenCase
 from detectors.contract import Entity, Evidence, Instant, IntArray, Severity
 from detectors.core.slots import Slots
 from detectors.core.tails import Tails
@@ -256,6 +257,11 @@ class HangJudge:
         running = np.array([name in self._fleet.jobs for name in self._slots.names], bool)
         others = steps.settled[lately & running]
         return len(others) > 1 and bool((np.abs(others - last) <= _TOGETHER_MS).all())
+
+
+def names_of(case: OpenCase) -> list[str]:
+    """Return what the job of an open hang is called, if it has a name, and as what it runs."""
+    return [str(name) for name in (case.entity.get("job_id"), case.memo.get("runs_as")) if name]
 
 
 def in_words(job: Job, name: str) -> str:

@@ -26,8 +26,6 @@ from detectors.straggler.suspects import Suspect
 Drew = Callable[[IntArray], FloatArray]
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
-_OF_HIGHEST: Final = 0.55
-"""A hardware slowdown divides the clock by two or more (NVML); GPUs under a power cap run below their highest."""
 _HOT_C: Final = 82.0
 """Drivers hold GPUs within three degrees of the highest temperature at which they run at full clocks (A100: 85,
 nvidia-smi's "max operating").
@@ -159,7 +157,7 @@ class KnownCauses(Columns):
             named |= more >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
-        cut = ~self.stated[where] & busy & (clock <= _OF_HIGHEST * self.peak[where])
+        cut = ~self.stated[where] & busy & (clock <= BY_TWO * self.peak[where])
         if np.count_nonzero(cut):  # a brake that comes and goes is not in the mean of a minute
             named |= cut
         capped = reasons == SW_POWER_CAP
