@@ -11,7 +11,7 @@ from detectors.core.statistics import known_or
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
-from detectors.signals.heat_limits import NEAR_K, limits_of
+from detectors.signals.heat_limits import warmest_of
 from detectors.signals.throttle_bits import CLOCKS_SETTING, SW_POWER_CAP, THERMAL, ThrottledTime
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
@@ -60,8 +60,8 @@ class Work(GpusAtWork):
     def _describe(self) -> None:
         super()._describe()
         new = self.layout.node[self._warmest.shape[1] :].tolist()
-        limits = [limits_of(self.model_of(self.layout.names[node])) for node in new]
-        self._warmest = np.concatenate([self._warmest, np.array(limits).reshape(-1, 2).T - NEAR_K], axis=1)
+        warmest = warmest_of(self.model_of(self.layout.names[node]) for node in new)
+        self._warmest = np.concatenate([self._warmest, warmest], axis=1)
 
     def note_heat(self, those: IntArray) -> None:
         """Take note of which GPUs that are held down now are as warm as they may be, chip or memory."""

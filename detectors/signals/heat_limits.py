@@ -4,7 +4,12 @@ Highest operating temperature of the chip: A100 85, H100 about 87 (captures of n
 V100: 83 and 85, as such nodes report them. Where the model is not known, the A100's.
 """
 
+from collections.abc import Iterable
 from typing import Final
+
+import numpy as np
+
+from detectors.contract import FloatArray
 
 NEAR_K: Final = 3.0
 """Below its highest temperature, K: at it, or a little below, the driver holds a GPU that is too warm, and sensors read
@@ -27,3 +32,8 @@ def limits_of(model: str) -> tuple[float, float]:
         if name in model.upper():
             return chip, memory
     return _ELSE
+
+
+def warmest_of(models: Iterable[str]) -> FloatArray:
+    """Return from which temperatures of chip and memory on, (2, n) degrees Celsius, GPUs may be held for their heat."""
+    return np.array([limits_of(model) for model in models]).reshape(-1, 2).T - NEAR_K

@@ -16,6 +16,7 @@ from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT, SLOWED, UNSPENT
+from detectors.signals.heat_limits import warmest_of
 from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.set_clocks import SetClocks
@@ -26,12 +27,6 @@ from detectors.straggler.suspects import Suspect
 Drew = Callable[[IntArray], FloatArray]
 CLOCK, HEAT, LIMIT, LINK, CRC, RETRIES, RESENT, WATTS, ALLOWED = range(9)
 _NAMED: Final = HW_SLOWDOWN | THERMAL | HW_POWER_BRAKE
-_HOT_C: Final = 82.0
-"""Drivers hold GPUs within three degrees of the highest temperature at which they run at full clocks (A100: 85,
-nvidia-smi's "max operating").
-"""
-_HOT_MEMORY_C: Final = 92.0
-"""The same of HBM, whose highest is 95 (A100, H100)."""
 _WARMER_C: Final = 10.0
 """GPUs of a kind under one load are up to 8 degrees apart for good, and a slow one draws less and so is cooler."""
 _SLOWED: Final = 0.98
@@ -95,6 +90,7 @@ class KnownCauses(Columns):
         self.links_lost: dict[str, Instant] = {}
         self.links_back: dict[str, Instant] = {}
         self.set_clocks = SetClocks()
+        self._warmest: FloatArray = np.empty((2, 0))
 
     def begin_afresh(self, name: str) -> None:
         """Go on without the links and clocks that older versions did not note."""
@@ -164,7 +160,8 @@ class KnownCauses(Columns):
         if np.count_nonzero(capped):
             self.capped_at[gpus[capped]] = at[capped]
         heat = of("DCGM_FI_DEV_GPU_TEMP")
-        hot = (heat >= _HOT_C) | (of("DCGM_FI_DEV_MEMORY_TEMP") >= _HOT_MEMORY_C)
+        chip, memory = self._warmest[:, where]
+        hot = (heat >= chip) | (of("DCGM_FI_DEV_MEMORY_TEMP") >= memory)
         if np.count_nonzero(hot):
             self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
@@ -181,6 +178,11 @@ class KnownCauses(Columns):
         self._layout.extend()
         start = self.count
         self.grow(len(self._layout))
+        if self._warmest.shape[1] < self.count:
+            names, nodes = self._layout.names, self._fleet.nodes
+            new = self._layout.node[self._warmest.shape[1] : self.count].tolist()
+            warmest = warmest_of(str(nodes.get(names[node], {}).get("gpu_model") or "") for node in new)
+            self._warmest = np.concatenate([self._warmest, warmest], axis=1)
         for index in range(start, self.count):
             entity = self._layout.entity(index)
             for facts in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
