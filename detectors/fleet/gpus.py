@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from detectors.contract import Batch, Entity, FloatArray, IntArray
-from detectors.fleet.fleet import Fleet
+from detectors.fleet.fleet import Fleet, Job
 from detectors.signals.xid import normal_address
 
 WHOLE_NODE = -1
@@ -65,6 +65,14 @@ class GpuLayout:
         """Return the GPUs of a node."""
         number = self.number(node)
         return np.array(self._members[number] if number >= 0 else [], np.int64)
+
+    def of_job(self, job: Job) -> IntArray:
+        """Return the indices of a job's GPUs."""
+        parts = [np.empty(0, np.int64)]
+        for node in job.nodes:
+            members = self.members(node)
+            parts.append(members[np.isin(self.gpu[members], job.gpus[node])] if node in job.gpus else members)
+        return np.concatenate(parts)
 
     def jobs(self) -> IntArray:
         """Return a number for the job of every GPU, of the latest to start where several have it; 0: none."""

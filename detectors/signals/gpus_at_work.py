@@ -18,7 +18,7 @@ from detectors.core.evidence import Evidence, odds_in_words, threshold
 from detectors.core.residuals import Groups, Habit
 from detectors.core.statistics import clamp, known_or, masked_median
 from detectors.core.tails import Tails
-from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import IDLE_POWER
 from detectors.signals.throttle_bits import GPU_IDLE, HW_POWER_BRAKE, THERMAL, ThrottledTime, TimeByReason, bits_of
@@ -202,7 +202,7 @@ class GpusAtWork(Columns):
         start, inferred = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
         ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
-            mine = self._gpus_of(job)
+            mine = self.layout.of_job(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
             self._few[mine], start[mine], inferred[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start, job.inferred
         self._groups = tuple(Groups(group, int(group.max(initial=-1)) + 1) for group in (self._of_job, self.model))
@@ -210,17 +210,6 @@ class GpusAtWork(Columns):
         for habit in self.usual.values():
             habit.forget(other)
         self.job = start
-
-    def _gpus_of(self, job: Job) -> IntArray:
-        members = [self.layout.members(node) for node in job.nodes]
-        all_of = np.concatenate(members) if members else np.empty(0, np.int64)
-        if job.gpus:
-            own = [
-                self.layout.gpu[gpu] in job.gpus.get(self.layout.names[self.layout.node[gpu]], range(256))
-                for gpu in all_of
-            ]
-            all_of = all_of[np.array(own, bool)]
-        return np.asarray(all_of, np.int64)
 
     def fresh(self, now: Instant) -> BoolArray:
         """Return which GPUs reported lately."""

@@ -48,7 +48,7 @@ class Looks:
     reporting: IntArray
     """How many clients have a latency."""
     busy: FloatArray
-    """Requests under way at a client, on average over clients and time (Little's law: rate times latency)."""
+    """Requests under way at a client, on average over clients and time; NaN where nobody counts them."""
     fresh: BoolArray
     """Which clients were heard lately, (clients,)."""
 
@@ -128,6 +128,21 @@ class Clients(Columns):
         moved: FloatArray = np.bincount(mount[mine], rate, minlength=len(self._mounts)).astype(float)
         return moved
 
+    def under_way(self) -> FloatArray:
+        """Return how many requests are under way at each client (clients,), on average over time; NaN: nobody counts.
+
+        Rate times latency (Little's law). Who waits for one after the other waits for so much of every second; who
+        sends several at once, or reads ahead, waits for less.
+        """
+        rate = self.rate[_OPS]
+        each = np.where(rate > 0, rate * self.latency / 1000, rate)
+        return np.asarray(np.where(np.isfinite(each).any(axis=0), known_or(each, 0.0).sum(axis=0), np.nan))
+
+    def busiest(self, mount: int, nodes: tuple[str, ...]) -> float:
+        """Return how many requests to a mount are under way at the busiest of some nodes; NaN: nobody counts."""
+        mine = self.on(nodes)
+        return float(np.fmax.reduce(self.under_way()[mine[self.mount()[mine] == mount]], initial=np.nan))
+
     def looks(self, now: Instant, looked: IntArray) -> Looks:
         """Return the mounts of which most clients reported anew since they were `looked` at (mounts,), ms."""
         mount, links, _ = self._known()
@@ -148,8 +163,10 @@ class Clients(Columns):
         lately = np.where(fresh, np.concatenate([self.latency, part]), np.nan)
         middle, heads = self._groups(mount, count).medians(lately)
         waits = np.bincount(mount[fresh], known_or(self.waiters[fresh], 0.0), minlength=count)[mounts].astype(float)
-        under_way = known_or(self.rate[_OPS] * self.latency / 1000, 0.0).sum(axis=0)
-        busy = np.bincount(mount[fresh], under_way[fresh], minlength=count)[mounts] / clients[mounts]
+        under_way = self.under_way()
+        counted = fresh & np.isfinite(under_way)
+        total, those = (np.bincount(mount[counted], of, minlength=count) for of in (under_way[counted], None))
+        busy = np.where(those > 0, total / np.maximum(those, 1), np.nan)[mounts]
         return Looks(
             mounts,
             clients[mounts],

@@ -3,10 +3,11 @@
 The latency of a mount's median client, in reads and in writes, is compared with the mount's own habit at like
 throughput (its direction's and the whole; at a load that was never seen nothing is expected). A rise of `latency_rise`
 on most clients for two minutes that is too improbable for chance, by the tail of such differences here, is unusual. It
-alerts where somebody waits: jobs that move data there wait for data, or take longer for their steps, by `wait_rise`
-of their time more than they did; or, where no jobs that move most of it report steps, requests queue on every client,
-throughput halves, or each client's requests take a twentieth of every second more than they did (Little's law). Else
-it is of severity info.
+alerts where somebody waits: jobs that move data there wait for data by `wait_rise` of their time more than they did;
+or, where they do not report that, take longer for their steps, soon after and with GPUs that idle for it; or, where
+they report no steps, their GPUs wait. None waits for longer than its requests are under way (Little's law). Where no
+such jobs move most of it, throughput halves, each client's requests take a twentieth of every second more than they
+did, or, where nobody counts them, queue on every client. Else it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -45,9 +46,10 @@ from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
-from detectors.storage.effect import HELD_UP, Figures, MountHabits, of_clients, of_job
+from detectors.storage.effect import MountHabits, felt_by, figures_of, of_clients, of_job, of_part, unexplained
 from detectors.storage.habit import IDLE, LoadHabit
-from detectors.storage.part import WINDOW_S, Part, Parts, extra_s
+from detectors.storage.part import WINDOW_S, Part, Parts
+from detectors.storage.use import GpuUse, JobsUse
 from detectors.storage.waits import Waits
 
 _WINDOW_MS: Final = int(1000 * WINDOW_S)
@@ -101,7 +103,20 @@ class Storage(BaseDetector):
 
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
-    KEPT = ("_names", "_jobs", "_clients", "_waits", "_mounts", "_usual", "_parts", "_own", "_whole", "_evidence")
+    KEPT = (
+        "_names",
+        "_jobs",
+        "_clients",
+        "_waits",
+        "_mounts",
+        "_usual",
+        "_parts",
+        "_own",
+        "_whole",
+        "_evidence",
+        "_gpus",
+        "_use",
+    )
     _config: StorageConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -109,6 +124,7 @@ class Storage(BaseDetector):
         self._names, self._jobs = Slots(fleet, "storage", part=1), Slots(fleet, "steps")
         self._clients, self._waits, self._mounts = Clients(fleet, self._names), Waits(), _Mounts()
         self._usual = MountHabits()
+        self._gpus, self._use = GpuUse(), JobsUse(fleet)
         self._parts = Parts(fleet, self.tails, self._config.latency_rise, _LASTING_WINDOWS)
         self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence().along(REUSED)
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
@@ -120,6 +136,9 @@ class Storage(BaseDetector):
         """Note what clients and jobs report; it is looked at when a window ends."""
         if batch.kind == "storage":
             self._clients.take(batch)
+        elif batch.kind == "dcgm":
+            if len(self._mounts):  # else nothing is asked of them
+                self._gpus.take(batch)
         else:
             self._waits.take(batch, self._jobs)
         return ()
@@ -134,7 +153,9 @@ class Storage(BaseDetector):
         for by_way in (self._own, self._whole, self._evidence, self._parts.mounts):
             by_way.grow(2 * len(self._names))
         waiting = [int(number) for case in self._book.cases() for number in case.memo["jobs"]]
-        self._waits.close(now, WINDOW_S, np.array(waiting, np.int64))
+        held = np.array(waiting, np.int64)
+        self._waits.close(now, WINDOW_S, held)
+        self._use.close(now, self._gpus.means(), self._jobs, WINDOW_S, held)
         looks = self._clients.looks(now, self._mounts.looked)
         found = self._judge(now, looks) if len(looks.mounts) else []
         self._forget(now)
@@ -214,7 +235,8 @@ class Storage(BaseDetector):
     ) -> BoolArray:
         """Return which mounts (k,) jobs wait for while their reads take much longer than they need to."""
         config, latency, read = self._config, looks.latency[READ], 2 * looks.mounts + READ
-        self._waits.grow(len(self._jobs))
+        for by_job in (self._waits, self._use):
+            by_job.grow(len(self._jobs))
         felt = self._waits.reported(now) & (self._waits.share >= config.starving_share)
         jobs = np.flatnonzero(felt & (self._waits.wide >= _WIDE)).tolist()
         hungry = {int(uses[job].argmax()) for job in jobs if job in uses and uses[job].max(initial=0.0) > 0}
@@ -255,16 +277,16 @@ class Storage(BaseDetector):
         name, pair = str(self._names.names[mount]), 2 * mount + np.array([READ, WRITE])
         way = int(np.argmax(np.where(np.isfinite(expected[:, place]), self._evidence.wealth[pair], -1.0)))
         rise, latency = np.log(looks.latency[:, place]) - expected[:, place], looks.latency[:, place]
-        evidence = self._figures(looks, place, expected)
+        evidence = figures_of(looks, place, expected, np.exp(self._own.least()[2 * mount : 2 * mount + 2]))
         users = [job for job, moved in uses.items() if moved[mount] > IDLE]
         wealth = float(self._evidence.wealth[pair].max())
         since = (
             int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
         )
-        felt = self._waits.felt(now, since)
+        felt = felt_by(self._waits, self._use, now, since)
         telling = [job for job in users if np.isfinite(felt[job])]
         hungry = [job for job in telling if starving and self._waits.share[job] >= self._config.starving_share]
-        held_up = hungry or [job for job in telling if felt[job] >= self._config.wait_rise]
+        held_up = hungry or self._held_up(now, mount, telling, felt)
         worst = max(
             held_up, key=lambda job: (felt[job], self._waits.share[job], str(self._jobs.names[job])), default=None
         )
@@ -274,7 +296,7 @@ class Storage(BaseDetector):
             slow = f"reads take {latency[READ]:.3g} ms"
         effect = ""
         if worst is not None:
-            figures, effect = of_job(self._waits, worst, str(self._jobs.names[worst]))
+            figures, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
             evidence |= figures
         elif not telling or sum(uses[job][mount] for job in telling) < _SPEAK_FOR * float(looks.load[:, place].sum()):
             figures, effect = of_clients(self._usual, looks, place)
@@ -298,19 +320,15 @@ class Storage(BaseDetector):
             memo={"bad_at": now, "jobs": held_up},
         )
 
-    def _figures(self, looks: Looks, place: int, expected: FloatArray) -> Figures:
-        mount = int(looks.mounts[place])
-        evidence: Figures = {"clients": int(looks.clients[place]), "waiters": float(looks.waiters[place])}
-        least = np.exp(self._own.least()[2 * mount : 2 * mount + 2])
-        for way, word in enumerate(_WORDS):
-            figures = {
-                f"{word}_latency_ms": looks.latency[way, place],
-                f"{word}_latency_at_like_load_ms": np.exp(expected[way, place]),
-                f"{word}_latency_at_little_load_ms": least[way],
-                f"{word}_bytes_per_s": looks.load[way, place],
-            }
-            evidence |= {name: float(value) for name, value in figures.items() if np.isfinite(value)}
-        return evidence
+    def _held_up(self, now: Instant, mount: int, telling: list[int], felt: FloatArray) -> list[int]:
+        """Return which jobs wait longer than they did, as far as requests to a mount can make them.
+
+        Who waits for one request after the other waits while it is under way, and no longer.
+        """
+        waiting = [job for job in telling if felt[job] >= self._config.wait_rise]
+        lost = unexplained(self._waits, self._use, now)
+        nodes = {job: self._fleet.jobs[str(self._jobs.names[job])].nodes for job in waiting}
+        return [job for job in waiting if not self._clients.busiest(mount, nodes[job]) < lost[job]]
 
     def _report_part(self, now: Instant, looks: Looks, part: Part) -> list[Finding]:
         """Return a finding on a mount that is slow for some of its clients."""
@@ -319,11 +337,11 @@ class Storage(BaseDetector):
         keys = self._fleet.entities("storage")
         nodes = sorted({str(keys[client][0]) for client in part.clients.tolist()})
         jobs = {job.job_id for node in nodes if (job := self._fleet.job_of(node)) is not None}
-        felt = self._waits.felt(now, part.since)
+        felt = felt_by(self._waits, self._use, now, part.since)
         telling = [number for job in sorted(jobs) if np.isfinite(felt[number := self._jobs.number(job)])]
-        held_up = [job for job in telling if felt[job] >= self._config.wait_rise]
+        held_up = self._held_up(now, mount, telling, felt)
         latency = self._clients.latency[way]
-        evidence: Figures = {
+        evidence: dict[str, float | int | str] = {
             "clients": int(looks.clients[part.place]),
             "clients_slow": len(part.clients),
             "nodes_slow": ", ".join(nodes[:_NAMED]),
@@ -334,10 +352,10 @@ class Storage(BaseDetector):
         effect = ""
         if held_up:
             worst = max(held_up, key=lambda job: (felt[job], str(self._jobs.names[job])))
-            figures, effect = of_job(self._waits, worst, str(self._jobs.names[worst]))
+            figures, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
             evidence |= figures
-        elif not telling and (more_s := extra_s(self._clients, part)) >= HELD_UP:
-            effect = f"and each one's requests take {more_s:.2f} s more of every second than they did"
+        elif not telling:
+            effect = of_part(self._clients, part)
         if self._book.get("storage_slow", {"mount": name}) is not None:
             return []
         return self._book.fire(
@@ -376,4 +394,5 @@ class Storage(BaseDetector):
         gone = [number for number in quiet if names[number] is not None and names[number] not in kept]
         if gone:
             self._jobs.forget(gone)
-            self._waits.forget(np.array(gone))
+            for by_job in (self._waits, self._use):
+                by_job.forget(np.array(gone))

@@ -1,7 +1,7 @@
 """Tapes for storage: mounts that are slow in several ways, and mounts that only have work to do."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -137,9 +137,32 @@ def _steps(site: Site, chance: np.random.Generator) -> Rows:
     return Rows("steps", START + np.round(at * 1000).astype(np.int64), keys, columns, valid)
 
 
+def with_gpus(tape: Tape, waits: Callable[[FloatArray], Any], *, spins: bool = False) -> Tape:
+    """Return a tape with readings of two GPUs a node, every 15 s, that wait for a share of the time at each second.
+
+    Meanwhile they idle, or spin.
+    """
+    nodes = tuple(str(node["name"]) for node in tape.topology["nodes"])
+    at_s = np.arange(3.0, (tape.end - START) / 1000, 15)
+    at, node, gpu = (part.ravel() for part in np.meshgrid(at_s, np.arange(len(nodes)), np.arange(2), indexing="ij"))
+    noise = np.random.default_rng(11).standard_normal((2, len(at)))
+    share = waits(at)
+    values = {
+        "DCGM_FI_DEV_GPU_UTIL": np.clip(np.round(95 * (1 - share * (not spins)) + noise[0]), 0, 100),
+        "DCGM_FI_DEV_POWER_USAGE": 400 * (1 - (0.5 if spins else 0.7) * share) + 8 * noise[1],
+    }
+    keys = {"node": KeyColumn(node, nodes), "gpu": KeyColumn(gpu, (0, 1))}
+    valid = {field: np.ones(len(at), bool) for field in values}
+    rows = Rows("dcgm", START + np.round(at * 1000).astype(np.int64), keys, values, valid)
+    return replace(tape, rows=[*tape.rows, rows])
+
+
 SERVERS: Final = Site(slow=[Slow(0, 480, 720)])
 POOL: Final = Site(nodes=12, slow=[Slow(0, 480, 800, 5.0, nodes=[2, 5, 7, 9])], seed=5)
 NFS: Final = Site(reads_from=1, read_gb_s=0.9, begins_s=420, starving_share=0.4, seed=2)
+
+SILENT: Final = replace(tape_of(SERVERS), rows=tape_of(SERVERS).rows[:1])
+"""A job that reports no steps, on a mount that is slow."""
 
 EXAMPLES = Examples(
     healthy=[
@@ -151,5 +174,8 @@ EXAMPLES = Examples(
         Fault(tape_of(SERVERS), {"mount": "/scale"}, START + 480_000),
         Fault(tape_of(NFS), {"mount": "/nfs"}, START + 420_000),
         Fault(tape_of(POOL), {"mount": "/scale"}, START + 480_000),
+        Fault(
+            with_gpus(SILENT, lambda at_s: 0.4 * ((at_s >= 480) & (at_s < 720))), {"mount": "/scale"}, START + 480_000
+        ),
     ],
 )

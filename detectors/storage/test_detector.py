@@ -10,7 +10,7 @@ from detectors.contract import Finding
 from detectors.fleet.fleet import Job, JobEvent
 from detectors.registry import choose
 from detectors.storage.detector import Storage
-from detectors.storage.examples import MOUNTS, NFS, POOL, SERVERS, Site, Slow, tape_of
+from detectors.storage.examples import MOUNTS, NFS, POOL, SERVERS, SILENT, Site, Slow, tape_of, with_gpus
 from detectors.storage.habit import LoadHabit
 from detectors.tapes.cluster import START, changed, name, seconds, without
 from detectors.tapes.tape import Tape, play
@@ -187,6 +187,49 @@ def test_requests_that_queue_on_every_client_hold_up_somebody_where_no_job_repor
     # A job on two of five clients that does not wait speaks for itself alone.
     few = [replace(event, job=replace(event.job, nodes=event.job.nodes[:2])) for event in tape_of(queued).jobs]
     assert [one.severity for one in firing(replace(tape_of(queued), jobs=few))] == ["ticket"]
+
+
+@pytest.mark.parametrize(
+    ("waits", "spins", "severity"),
+    [(0.4, False, "ticket"), (0.4, True, "ticket"), (0.02, False, "info")],
+    ids=["they idle", "they spin", "they work"],
+)
+def test_where_no_job_reports_its_steps_its_gpus_show_whether_it_waits(
+    waits: float, severity: str, *, spins: bool
+) -> None:
+    tape = with_gpus(SILENT, lambda at_s: waits * ((at_s >= 480) & (at_s < 720)), spins=spins)
+    assert [one.severity for one in firing(tape)] == [severity]
+
+
+@pytest.mark.parametrize(("spins", "severity"), [(False, "ticket"), (True, "info")])
+def test_steps_that_are_longer_for_a_slow_gpu_are_no_effect_of_a_slow_mount(severity: str, *, spins: bool) -> None:
+    """While all wait for one GPU the others spin; while they wait for data they idle."""
+    tape = with_gpus(_longer_steps(480), lambda at_s: 0.5 * (at_s >= 480), spins=spins)
+    assert [one.severity for one in firing(tape)] == [severity]
+
+
+@pytest.mark.parametrize(("ops", "severity"), [(10, "info"), (1000, "ticket")])
+def test_steps_are_longer_by_no_more_than_requests_are_under_way(ops: int, severity: str) -> None:
+    """Ten requests a second of 7 ms each are under way for a fourteenth of it; steps take twice as long."""
+    tape = _longer_steps(480)
+    (rows,) = [rows for rows in tape.rows if rows.kind == "storage"]
+    counted = np.floor(ops * seconds(rows))
+    more = replace(rows, values={**rows.values, "read_ops": counted}, valid={**rows.valid, "read_ops": counted >= 0})
+    tape = replace(tape, rows=[more if one is rows else one for one in tape.rows])
+    assert [one.severity for one in firing(tape)] == [severity]
+
+
+def test_steps_that_come_to_be_longer_long_after_a_mount_is_slow_are_no_effect_of_it() -> None:
+    assert [one.severity for one in firing(_longer_steps(1380, minutes=30))] == ["info"]
+
+
+def _longer_steps(since_s: float, minutes: float = 16) -> Tape:
+    """Return a tape with a mount that is slow from 480 s on, and steps that take twice as long from then on."""
+    tape = tape_of(replace(QUIET, wait_share=0.0, minutes=minutes, slow=[Slow(0, 480, factor=6)]))
+    tape = changed(tape, "steps", "data_wait_s", lambda _, values: np.full(values.shape, np.nan))
+    return changed(
+        tape, "steps", "step_time_s", lambda rows, values: np.where(seconds(rows) >= since_s, 2 * values, values)
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ _SLOWER = 3.0
 where the job reports how long it waits."""
 _LEAD_MS = 300_000
 """Clients wait a little before the mount's mean shows it; steps that were longer long before have another cause."""
+_LAG_MS = 600_000
+"""Steps that come to be longer so long after a mount is slow have another cause: caches and read-ahead last minutes."""
 _FEW = 4
 """So few steps in a window may all have been long by chance: the window before must show it, too."""
 
@@ -105,6 +107,7 @@ class Waits(Columns):
         """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN
         where it reports no steps now.
         """
-        longer = np.where(self.longer_since >= since - _LEAD_MS, self.step_rise / _SLOWER, 0.0)
+        soon = (self.longer_since >= since - _LEAD_MS) & (self.longer_since <= since + _LAG_MS)
+        longer = np.where(soon, self.step_rise / _SLOWER, 0.0)
         rise = np.where(np.isfinite(self.share), self.wait_rise, longer)
         return np.where(self.reported(now), rise, np.nan)

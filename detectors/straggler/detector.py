@@ -49,7 +49,7 @@ from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
 from detectors.straggler.readings import LATE, LONG_WORK, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import EXPLAINS, Suspect, action_for, report_of
-from detectors.straggler.watch import Watch, gpus_of
+from detectors.straggler.watch import Watch
 
 _LONGEST_STEP_S = 86_400.0
 _IN_TIME: Final = np.uint64(0b111)
@@ -255,10 +255,10 @@ class Straggler(Kept):
             comparison.drop(entities)
 
     def _ranks_know(self, job: Job) -> bool:
-        return int(np.count_nonzero(self._works[job.job_id].ranks.seen)) >= len(gpus_of(job, self._layout))
+        return int(np.count_nonzero(self._works[job.job_id].ranks.seen)) >= len(self._layout.of_job(job))
 
     def _explained(self, now: Instant, one: Suspect) -> bool:
-        peers = gpus_of(one.job, self._layout)
+        peers = self._layout.of_job(one.job)
         # Ranks' own times leave out what they wait for each other.
         if one.how not in (LATE, SLOW_CLOCK) and self._causes.network_lost(one.job.nodes, one.since):
             return True
@@ -311,7 +311,7 @@ class Straggler(Kept):
         return [case for case in self._book.cases() if not case.aspect]
 
     def _fire(self, now: Instant, one: Suspect, *, harmless: bool) -> list[Finding]:
-        limits = self._causes.limits(one.gpus, gpus_of(one.job, self._layout))
+        limits = self._causes.limits(one.gpus, self._layout.of_job(one.job))
         report = report_of(one, now, limits, harmless=harmless)
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         again = not harmless and self._book.returned(now, "straggler", one.entity)

@@ -18,6 +18,8 @@ UTIL, LIMIT, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 
 TENSOR, DRAM, POWER = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_POWER_USAGE"
 SM, ENERGY = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 JOB = "812"
+_IDLES = 0.3
+"""Of its power at work a GPU that spins draws half, an idle one a fifth."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,9 @@ def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, 
     noise = [1 + 0.01 * cluster.chance(word).standard_normal(clock.shape) for word in ("tensor", "dram", "power")]
     slower = longer if training.felt == "clock" else 1.0
     more = longer if training.felt == "work" else 1.0
+    starved = longer if training.felt == "host" else 1.0
     power = 300 * noise[2] / slower * np.sqrt(more / step)  # who has more to do waits less
+    power *= 1 - _IDLES * (1 - 1 / starved)
     return {
         ENERGY: 1000 * training.interval_s * np.cumsum(power, axis=0),
         CLOCK: clock / slower,

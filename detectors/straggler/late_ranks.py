@@ -17,7 +17,7 @@ from detectors.straggler.rank_places import Places
 from detectors.straggler.ranks import NODE_SHARE, Ranks
 from detectors.straggler.readings import LATE, SIGNALS
 from detectors.straggler.suspects import MOST_NODES, Suspect
-from detectors.straggler.watch import Watch, gpus_of
+from detectors.straggler.watch import Watch
 
 _MORE_WORK: Final = 1 / 3
 """Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
@@ -54,7 +54,7 @@ class Late:
         slow = slow[(ranks.costs[slow] >= self._config.job_share) & np.isfinite(ranks.computes_s[slow])]
         if not len(slow):
             return []
-        all_of = gpus_of(job, layout)
+        all_of = layout.of_job(job)
         for node in np.unique(places.node[slow]).tolist():
             mates, name = reporting[places.node[reporting] == node], places.names[node]
             here = slow[places.node[slow] == node]

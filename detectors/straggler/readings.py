@@ -104,7 +104,8 @@ class Sums(Columns):
     it was last read before (`used`, mJ, at `since`, ms), what of `_INSTEAD` was ever `profiled`, and the highest
     `memory_clock` of the window, MHz, for it falls while a GPU idles.
 
-    Readings that an exporter repeats count once: what stands still is no news of the GPU.
+    Readings that an exporter repeats count once: what stands still is no news of the GPU. The clock counts while there
+    is work: an idle GPU lowers its own.
     """
 
     axis = "dcgm"
@@ -126,9 +127,12 @@ class Sums(Columns):
         for tick, here in batch.ticks():
             gpus = batch.index(here, len(self))
             fresh = self.meter.power(gpus, batch.at[tick, here], reported(batch, _ENERGY, tick, here)) != 0
+            idle = reported(batch, _FIELDS[UTIL], tick, here) == 0
             for row, values in known:
                 now = values[tick][here]
                 finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
+                if row == CLOCK and np.count_nonzero(idle):
+                    finite &= ~idle
                 whole = np.count_nonzero(finite) == len(finite)
                 total[gpus] += now if whole else np.where(finite, now, 0.0)
                 read[gpus] += 1 if whole else finite

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import BoolArray, FloatArray
+from detectors.contract import Batch, BoolArray, FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.readings import Sums
 from detectors.straggler.test_detector import UNREAD, entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 from detectors.tapes.gpus import name
@@ -294,3 +295,14 @@ def test_chips_that_run_at_unlike_clocks_since_their_node_was_capped_are_the_cap
 
     found = entities(replace(SEEN, minutes=30, dcgm={CLOCK: capped, POWER: watts}))
     assert [one.get("gpu") for one in found][: len(named)] == named
+
+
+@pytest.mark.parametrize(("used", "mean"), [(0.0, 1410.0), (60.0, 810.0)], ids=["while it idles", "at work"])
+def test_a_clock_counts_while_there_is_work(used: float, mean: float) -> None:
+    """A GPU reads its idle clock in one of two readings, as between two batches of its own."""
+    values = {CLOCK: np.array([[1410.0], [210.0]]), UTIL: np.array([[95.0], [used]])}
+    read = np.ones((2, 1), bool)
+    sums = Sums()
+    sums.grow(1)
+    sums.take(Batch("dcgm", np.array([0]), np.array([[0], [30_000]]), read, values, dict.fromkeys(values, read)))
+    assert sums.means()[0].tolist() == [mean]

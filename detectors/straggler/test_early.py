@@ -9,7 +9,7 @@ from detectors.contract import FloatArray
 from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import DRAM, ENERGY, SM, TENSOR, UTIL, Training, tape_of
+from detectors.straggler.examples import DRAM, ENERGY, POWER, SM, TENSOR, UTIL, Training, tape_of
 from detectors.straggler.job_pace import History
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 from detectors.tapes.gpus import name
@@ -48,6 +48,7 @@ def test_a_host_that_starves_its_gpus_from_the_first_step_on(
         UTIL: lambda _, values: 100 - (100 - util) * _second(values) + np.zeros(values.shape),
         TENSOR: lambda _, values: values * (1 - (1 - does) * _second(values)),
         DRAM: lambda _, values: values * (1 - (1 - does) * _second(values)),
+        POWER: lambda _, values: values * (1 - 0.05 * _second(values)),
     }
     training = replace(SEEN, nodes=nodes, minutes=15, felt="host", slow=[], dcgm=read)
     assert _paged(training, guessed=guessed) == found
@@ -80,9 +81,13 @@ def test_a_job_that_loads_first_does_not_hide_who_works_longer_later_on(
     assert [dict(one.entity) for one in found_in if one.state == "firing" and one.severity != "info"] == found
 
 
-@pytest.mark.parametrize(("others", "found"), [(99, [HOST]), (90, [])], ids=["they spin", "they idle, too"])
+@pytest.mark.parametrize(
+    ("others", "spared", "moves", "found"),
+    [(99, 0.06, 1.0, [HOST]), (90, 0.06, 1.0, []), (99, 0.0, 1.0, []), (99, 0.06, 0.9, [])],
+    ids=["they spin", "they idle, too", "it draws as much as they do", "it moves less data than they do"],
+)
 def test_a_host_that_starves_its_gpus_is_waited_for_though_the_job_was_slower_before(
-    others: float, found: list[dict[str, str | int]]
+    others: float, spared: float, moves: float, found: list[dict[str, str | int]]
 ) -> None:
     """While its data are fetched for the first time a job does less than with a slow host afterwards."""
 
@@ -91,7 +96,12 @@ def test_a_host_that_starves_its_gpus_is_waited_for_though_the_job_was_slower_be
 
     read = {
         TENSOR: lambda at_s, values: 0.4 * np.where(at_s < 900, 0.4 + 0.3 * (at_s % 240 < 120), 0.8) + 0 * values,
-        DRAM: lambda at_s, values: 0.3 * np.where(at_s < 900, 0.4 + 0.3 * (at_s % 240 < 120), 0.8) + 0 * values,
+        DRAM: lambda at_s, values: (
+            0.3
+            * np.where(at_s < 900, 0.4 + 0.3 * (at_s % 240 < 120), 0.8)
+            * (1 - (1 - moves) * _second(values) * since(at_s))
+        ),
+        POWER: lambda at_s, values: values * (1 - spared * _second(values) * since(at_s)),
         BUSY: lambda at_s, values: (others - 20 * _second(values) * since(at_s)) / 100 + 0 * values,
         UTIL: lambda at_s, values: others - 15 * _second(values) * since(at_s) + 0 * values,
     }

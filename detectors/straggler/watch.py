@@ -220,7 +220,7 @@ class Watch(Kept):
             return self._cast
         job_of = np.full(len(layout), -1)
         for place, job in enumerate(jobs):
-            job_of[gpus_of(job, layout)] = place
+            job_of[layout.of_job(job)] = place
         models = [str(self._fleet.nodes.get(name, {}).get("gpu_model", "")) for name in layout.names]
         model = np.unique(models, return_inverse=True)[1] if models else np.empty(0, np.int64)
         nodes = max(len(layout.names), 1)
@@ -326,12 +326,3 @@ class Watch(Kept):
         nodes = np.flatnonzero(with_some.any(axis=0))
         its = inferred[with_some[:, nodes].argmax(axis=0)] if len(nodes) else nodes
         self._paces.end(nodes, by_node[:, its, nodes])
-
-
-def gpus_of(job: Job, layout: GpuLayout) -> IntArray:
-    """Return the indices of a job's GPUs."""
-    parts = []
-    for node in job.nodes:
-        members = layout.members(node)
-        parts.append(members[np.isin(layout.gpu[members], job.gpus[node])] if node in job.gpus else members)
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
