@@ -72,8 +72,7 @@ class PowerThrottle:
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
         if not isinstance(config, PowerThrottleConfig):
             raise TypeError(f"{type(config).__name__} is not a PowerThrottleConfig")
-        self._config = config
-        self._fleet = fleet
+        self._config, self._fleet = config, fleet
         self._gpus = Work(config, fleet, "DCGM_FI_DEV_POWER_VIOLATION", (POWER_BRAKE_NS, POWER_CAP_NS))
         self._brake = Brake(config, self._gpus)
         self._supplies, self._cooling = BmcAlarms(fleet, ["supply"]), BmcAlarms(fleet, ["fan", "inlet"])
@@ -161,9 +160,10 @@ class PowerThrottle:
             chosen_clock = alone or (self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates))
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
-            # A feed that is lost may take all of a job, which then has no peers to be compared with.
-            of_feed = len(braked_nodes) > 1 and braked_nodes <= sharing
-            whole = whole or (of_feed and self._enough(self._proven(now, here, HALVED, HALVED, alike=True), mates))
+            # Nothing else halves the clocks of one node of a job at work. A lost feed may take all that it has.
+            one_of_some = job is not None and 2 * len(braked_nodes & set(job.nodes)) <= len(job.nodes)
+            if one_of_some or (len(braked_nodes) > 1 and braked_nodes <= sharing):
+                whole = whole or self._enough(self._proven(now, here, HALVED, HALVED, alike=True) & ~chosen, mates)
         else:
             # A supply brakes a node; one GPU whose node's others are free may still have been braked by its supply.
             whole = bool(sure.any()) and alarm is not None and len(here) >= _NODE_SHARE * len(mates)
