@@ -24,37 +24,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-COMMANDS = (
-    "recordings.commands",
-    "recordings.sharing",
-    "recordings.degrade",
-    "recordings.diff",
-    "recordings.imports",
-    "recordings.capture",
-    "recordings.record",
-    "detection.run",
-    "detection.coverage",
-    "detection.calibrate",
-    "detection.backtest",
-    "detection.score",
-    "detection.rules",
-    "detection.postmortem",
-    "detection.fit",
-    "detection.tune",
-    "serving.replay",
-    "serving.exporters",
-    "serving.live",
-    "detection.config",
-    "serving.api",
-    "serving.token",
-    "serving.backup",
-    "serving.topics",
-    "serving.stack",
-    "demo",
-    "serving.webhook",
-    "serving.dashboards",
-    "generated.generate",
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("recordings.commands",),
+    ("recordings.sharing", "merge", "anonymise"),
+    ("recordings.degrade",),
+    ("recordings.diff", "diff"),
+    ("recordings.imports",),
+    ("recordings.capture",),
+    ("recordings.record", "record"),
+    ("detection.run", "run"),
+    ("detection.coverage", "coverage"),
+    ("detection.calibrate", "calibrate"),
+    ("detection.backtest", "backtest"),
+    ("detection.score", "score", "compare"),
+    ("detection.rules", "rules"),
+    ("detection.postmortem", "postmortem"),
+    ("detection.fit", "fit", "novelty"),
+    ("detection.tune", "tune"),
+    ("serving.replay",),
+    ("serving.exporters", "exporters"),
+    ("serving.live", "live"),
+    ("detection.config",),
+    ("serving.api", "api"),
+    ("serving.token", "token"),
+    ("serving.backup", "backup", "restore"),
+    ("serving.topics",),
+    ("serving.stack", "doctor"),
+    ("demo", "demo"),
+    ("serving.webhook",),
+    ("serving.dashboards",),
+    ("generated.generate",),
 )
+"""Each module, with the functions that are its commands; a group of commands is its `commands`."""
 
 
 @app.callback()
@@ -66,8 +67,14 @@ def hindcast(
     """Take what stands before the command."""
 
 
-for _name in COMMANDS:
-    importlib.import_module(f"services.cli.{_name}").register(app)
+for _name, *_functions in COMMANDS:
+    _module = importlib.import_module(f"services.cli.{_name}")
+    for _function in _functions:
+        app.command()(getattr(_module, _function))
+    if hasattr(_module, "commands"):
+        app.add_typer(_module.commands)
+    elif not _functions:
+        _module.register(app)
 
 
 def main() -> None:

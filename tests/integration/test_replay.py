@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaConsumer
-from typer import Typer
 from typer.testing import CliRunner
 
 from services.cli.pipeline import Pipeline
-from services.cli.serving.replay import register
+from services.cli.serving.replay import commands
 from services.kit import topics
 from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
@@ -257,11 +256,9 @@ def test_rm_forgets_the_replay_and_its_tenant_and_a_name_used_again_counts_on(
 
 def test_the_command_line_steers_it(service: Service, recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HINDCAST_REPLAY_URL", service.url)
-    app = Typer()
-    register(app)
 
     def hindcast(*words: str) -> str:
-        result = CliRunner().invoke(app, ["replay", *words])
+        result = CliRunner().invoke(commands, words)
         assert result.exit_code == 0, result.output
         return result.output
 
@@ -276,7 +273,7 @@ def test_the_command_line_steers_it(service: Service, recording: Path, monkeypat
     assert f'"name": "{name}"' in hindcast("status", name, "--json")
     assert "ended  100.0%" in hindcast("start", str(recording), "--speed", "max", "--name", f"{name}-w", "--wait")
     assert f"removed {name}" in hindcast("rm", name)
-    lost = CliRunner().invoke(app, ["replay", "status", name]).exception
+    lost = CliRunner().invoke(commands, ["status", name]).exception
     assert isinstance(lost, UserError)
     assert (lost.exit_code, lost.message) == (2, f"there is no replay named {name}")
 

@@ -26,11 +26,6 @@ _Recordings = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(backtest)
-
-
 def backtest(
     recordings: _Recordings = None,
     url: Url = None,

@@ -24,11 +24,6 @@ _ENOUGH = 3.0
 """Without any event, the upper 95 % bound of a Poisson mean."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(calibrate)
-
-
 def calibrate(
     out: Annotated[Path, typer.Option(help="write the calibration there", show_default=False)],
     recordings: Annotated[

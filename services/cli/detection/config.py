@@ -21,14 +21,10 @@ _HEAD = """\
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    group = typer.Typer(help="Write or check a detectors.yaml.", no_args_is_help=True)
-    group.command()(init)
-    group.command()(check)
-    app.add_typer(group, name="config")
+commands = typer.Typer(name="config", help="Write or check a detectors.yaml.", no_args_is_help=True)
 
 
+@commands.command()
 def init(
     out: Annotated[Path, typer.Argument(help="file to write; must not exist yet")] = Path("detectors.yaml"),
 ) -> None:
@@ -43,6 +39,7 @@ def init(
     typer.echo(f"{out}: written; nothing in it differs from the defaults yet")
 
 
+@commands.command()
 def check(path: Annotated[Path, typer.Argument(help="a detectors.yaml", show_default=False)]) -> None:
     """Say what is wrong with a detectors.yaml, and which detectors it leaves running."""
     from services.detect.choices import load_choices, load_incident_config

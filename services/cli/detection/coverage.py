@@ -32,11 +32,6 @@ _WORDS = {
 _STYLES = {"blind": "red", "partly": "yellow", "late": "yellow", "less": "yellow", "off": "dim", "undeclared": "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(coverage)
-
-
 def coverage(
     recording: Annotated[
         Path | None, typer.Argument(help="the recording", callback=recording_of, show_default=False)

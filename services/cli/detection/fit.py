@@ -21,12 +21,6 @@ _AROUND_MS = 300_000
 """A finding this long before a novelty began, or after it ended, may still be of the same thing (judgement)."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(fit)
-    app.command()(novelty)
-
-
 def fit(
     recordings: Annotated[list[Path], typer.Argument(help="Recordings.", callback=recordings_of, show_default=False)],
     out: Annotated[Path, typer.Option(help="Write the model there.", show_default=False)],

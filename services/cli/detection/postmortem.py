@@ -23,11 +23,6 @@ _RUNS, _MANY_ROWS = 2, 1_000_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(postmortem)
-
-
 def postmortem(
     subject: Annotated[
         str,

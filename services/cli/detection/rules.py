@@ -26,11 +26,6 @@ _ALL_SCALE = 0.1
 _Duration = r"^([0-9]+(ms|s|m|h))+$"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(rules)
-
-
 def rules(
     names: _Names = None,
     every: Annotated[bool, typer.Option("--all", help="the whole library, small: half an hour")] = False,

@@ -28,37 +28,31 @@ _MOST_ODD = 10
 """So many findings that alert nobody are listed."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
+def run(
+    recording: RecordingDir,
+    findings: Annotated[Path | None, typer.Option(help="Write the findings there, one JSON object a line.")] = None,
+    incidents: Annotated[
+        Path | None,
+        typer.Option(help="Write the incidents there. With --findings, incidents.jsonl beside these is the default."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
+    strict: Strict = False,
+) -> None:
+    """Run the detectors over a recording, with no server, and print what they would have found, and when."""
+    from services.detect.choices import load_choices, load_incident_config
+    from services.recording.tidy import open_tidy
 
-    @app.command()
-    def run(
-        recording: RecordingDir,
-        findings: Annotated[Path | None, typer.Option(help="Write the findings there, one JSON object a line.")] = None,
-        incidents: Annotated[
-            Path | None,
-            typer.Option(
-                help="Write the incidents there. With --findings, incidents.jsonl beside these is the default."
-            ),
-        ] = None,
-        config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what differs from the defaults.")] = None,
-        calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
-        strict: Strict = False,
-    ) -> None:
-        """Run the detectors over a recording, with no server, and print what they would have found, and when."""
-        from services.detect.choices import load_choices, load_incident_config
-        from services.recording.tidy import open_tidy
-
-        for path in (findings, incidents):  # before the work, which may take minutes
-            if path is not None and not path.parent.is_dir():
-                raise unwritable(path, "cannot be written: there is no such folder")
-        choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
-        found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
-        if findings is not None:
-            write_lines(findings, found)
-            incidents = incidents or findings.with_name("incidents.jsonl")
-        if incidents is not None:
-            write_lines(incidents, revised)
+    for path in (findings, incidents):  # before the work, which may take minutes
+        if path is not None and not path.parent.is_dir():
+            raise unwritable(path, "cannot be written: there is no such folder")
+    choices, config_of_incidents = load_choices(config, calibration), load_incident_config(config)
+    found, revised = run_and_show(open_tidy(recording, strict=strict), choices, config_of_incidents)
+    if findings is not None:
+        write_lines(findings, found)
+        incidents = incidents or findings.with_name("incidents.jsonl")
+    if incidents is not None:
+        write_lines(incidents, revised)
 
 
 def run_and_show(

@@ -31,12 +31,6 @@ _WIDE = 100
 """Columns that a terminal needs for the whole table; on narrower ones it is shorter."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(score)
-    app.command()(compare)
-
-
 def score(
     names: _Names = None,
     every: Annotated[bool, typer.Option("--all", help="the whole library")] = False,

@@ -21,11 +21,6 @@ _Settings = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(tune)
-
-
 def tune(
     detector: Annotated[
         str, typer.Argument(help="the detector's name, as its folder in detectors/", show_default=False)

@@ -22,11 +22,6 @@ class _Part(StrEnum):
     LABELS = "labels"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(diff)
-
-
 def diff(
     a: RecordingDir,
     b: RecordingDir,

@@ -8,11 +8,6 @@ import typer
 from services.cli.recordings.named import NewDir
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command()(record)
-
-
 def record(
     out: NewDir,
     seconds: Annotated[float | None, typer.Option("--for", min=1, help="seconds; else until Ctrl-C")] = None,

@@ -21,11 +21,7 @@ _Within = Annotated[float | None, typer.Option(help="how soon after the onset an
 _Flag = bool | None
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command()(merge)
-    app.command()(anonymise)
-    app.add_typer(_labels(), name="label")
+commands = typer.Typer(name="label", help="Write down by hand what was really wrong.", no_args_is_help=True)
 
 
 def merge(
@@ -92,21 +88,12 @@ def anonymise(
     typer.echo(f"{out}: {report}")
 
 
-def _labels() -> typer.Typer:
-    """Return the group `hindcast label DIR ...`."""
-    group = typer.Typer(no_args_is_help=True, help="Write down by hand what was really wrong.")
-
-    @group.callback()
-    def recording(context: typer.Context, directory: RecordingDir) -> None:
-        context.obj = directory
-
-    group.command("list")(_list)
-    group.command("add")(_add)
-    group.command("edit")(_edit)
-    group.command("remove")(_remove)
-    return group
+@commands.callback()
+def _labels(context: typer.Context, directory: RecordingDir) -> None:
+    context.obj = directory
 
 
+@commands.command("list")
 def _list(context: typer.Context) -> None:
     """List the labels."""
     from services.recording.labelling import labels_of
@@ -115,6 +102,7 @@ def _list(context: typer.Context) -> None:
         typer.echo(_shown(label))
 
 
+@commands.command("add")
 def _add(
     context: typer.Context,
     entity: Annotated[str, typer.Option(help="the culprit, such as node=v041 or node=v041,gpu=3")],
@@ -149,6 +137,7 @@ def _add(
     typer.echo(f"added {_shown(add_label(context.obj, fields | given))}")
 
 
+@commands.command("edit")
 def _edit(
     context: typer.Context,
     label_id: Annotated[str, typer.Argument(help="the label's id", show_default=False)],
@@ -178,6 +167,7 @@ def _edit(
     typer.echo(f"changed {_shown(edit_label(context.obj, label_id, fields | given, clear or ()))}")
 
 
+@commands.command("remove")
 def _remove(
     context: typer.Context, label_id: Annotated[str, typer.Argument(help="the label's id", show_default=False)]
 ) -> None:

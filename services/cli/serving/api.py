@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from services.kit.kafka import KafkaSettings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(api)
-
-
 def api(
     host: Annotated[str | None, typer.Option(help="Where to listen; 127.0.0.1 if not given.")] = None,
     port: Annotated[int | None, typer.Option(help="8490 if not given; 0: any free one.")] = None,

@@ -9,12 +9,6 @@ import typer
 from services.kit.errors import UserError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
-    app.command()(backup)
-    app.command()(restore)
-
-
 def backup(
     out: Annotated[Path, typer.Option(help="The file to write, a .tar.gz; must not exist yet.", show_default=False)],
     paths: Annotated[

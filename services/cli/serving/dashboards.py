@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 commands = typer.Typer(name="dashboards", help="Grafana's dashboards: list them, draw them.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
-    app.add_typer(commands)
-
-
 @commands.command("list")
 def list_dashboards() -> None:
     """List the dashboards with what each is for."""

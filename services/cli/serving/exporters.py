@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from services.exporters.settings import ExportersSettings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(exporters)
-
-
 def exporters(
     recording: Annotated[Path, typer.Argument(help="the recording's directory", show_default=False)],
     speed: Annotated[float, typer.Option(min=0.1, max=1000, help="times real time; rates grow with it")] = 1.0,

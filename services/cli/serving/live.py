@@ -31,11 +31,6 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST_S = 31 * 86_400
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(live)
-
-
 def live(
     prometheus: Annotated[
         str,

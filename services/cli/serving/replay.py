@@ -16,42 +16,34 @@ _TIMES = "RFC 3339, +HH:MM:SS or +10m from the recording's start, -5m from its e
 _UNREACHABLE = 3
 _EXIT_CODES = {422: 1, 503: _UNREACHABLE}
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
-    group = typer.Typer(help="Replay recordings into Kafka, at any speed.", no_args_is_help=True)
-    app.add_typer(group, name="replay")
-    _register_start(group)
-    _register_steering(group)
-    _register_looking(group)
+commands = typer.Typer(name="replay", help="Replay recordings into Kafka, at any speed.", no_args_is_help=True)
 
 
-def _register_start(group: typer.Typer) -> None:
-    @group.command()
-    def start(
-        recording: Annotated[Path, typer.Argument(help="The recording's folder.")],
-        speed: Annotated[str, typer.Option(help="Times real time, 1 to 1000, or max.")] = "1",
-        shift: Annotated[str, typer.Option(help="now: it ends now; start-now (speed 1): it begins now; keep.")] = "now",
-        name: Annotated[str | None, typer.Option(help="Its name; without one, the recording's.")] = None,
-        target: Annotated[str | None, typer.Option(help="prometheus or receive; by the shift if not given.")] = None,
-        from_: Annotated[str | None, typer.Option("--from", help=f"Begin here: {_TIMES}.")] = None,
-        to: Annotated[str | None, typer.Option("--to", help=f"End here: {_TIMES}.")] = None,
-        config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what this replay has otherwise.")] = None,
-        calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
-        strict: Strict = False,
-        wait: Annotated[bool, typer.Option("--wait", help="Show its progress and return when it is over.")] = False,
-    ) -> None:
-        """Start a replay."""
-        asked: dict[str, Any] = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
-        if strict:
-            asked["strict"] = True
-        given: dict[str, Any] = {"name": name, "target": target, "from": from_, "to": to}
-        if config is not None or calibration is not None:
-            given |= _detection(config, calibration)
-        status = _call("POST", "", asked | {key: value for key, value in given.items() if value is not None})
-        _print(status)
-        if wait:
-            _follow(status["name"])
+@commands.command()
+def start(
+    recording: Annotated[Path, typer.Argument(help="The recording's folder.")],
+    speed: Annotated[str, typer.Option(help="Times real time, 1 to 1000, or max.")] = "1",
+    shift: Annotated[str, typer.Option(help="now: it ends now; start-now (speed 1): it begins now; keep.")] = "now",
+    name: Annotated[str | None, typer.Option(help="Its name; without one, the recording's.")] = None,
+    target: Annotated[str | None, typer.Option(help="prometheus or receive; by the shift if not given.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help=f"Begin here: {_TIMES}.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help=f"End here: {_TIMES}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A detectors.yaml: what this replay has otherwise.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="What `hindcast calibrate` wrote.")] = None,
+    strict: Strict = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show its progress and return when it is over.")] = False,
+) -> None:
+    """Start a replay."""
+    asked: dict[str, Any] = {"recording": str(recording.resolve()), "speed": _speed(speed), "shift": shift}
+    if strict:
+        asked["strict"] = True
+    given: dict[str, Any] = {"name": name, "target": target, "from": from_, "to": to}
+    if config is not None or calibration is not None:
+        given |= _detection(config, calibration)
+    status = _call("POST", "", asked | {key: value for key, value in given.items() if value is not None})
+    _print(status)
+    if wait:
+        _follow(status["name"])
 
 
 def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
@@ -76,57 +68,61 @@ def _detection(config: Path | None, calibration: Path | None) -> dict[str, Any]:
     return {"detectors": overrides, "calibration": tails}
 
 
-def _register_steering(group: typer.Typer) -> None:
-    @group.command()
-    def pause(name: str) -> None:
-        """Stop the schedule of a replay."""
-        _print(_call("POST", f"/{name}/pause"))
-
-    @group.command()
-    def resume(name: str) -> None:
-        """Let a paused replay go on; a failed one goes on from where it was safe."""
-        _print(_call("POST", f"/{name}/resume"))
-
-    @group.command()
-    def stop(name: str) -> None:
-        """End a replay where it is."""
-        _print(_call("POST", f"/{name}/stop"))
-
-    @group.command()
-    def seek(name: str, to: Annotated[str, typer.Argument(help=f"{_TIMES}.")]) -> None:
-        """Go on at another time, as a new generation: detectors start afresh, warmed from just before."""
-        _print(_call("POST", f"/{name}/seek", {"to": to}))
-
-    @group.command()
-    def speed(name: str, speed: Annotated[str, typer.Argument(help="1 to 1000, or max.")]) -> None:
-        """Go on at another speed."""
-        _print(_call("POST", f"/{name}/speed", {"speed": _speed(speed)}))
-
-    @group.command()
-    def rm(name: str) -> None:
-        """Stop a replay and forget it, with its tenant's data in Thanos Receive where the service reaches them."""
-        _call("DELETE", f"/{name}")
-        typer.echo(f"removed {name}")
+@commands.command()
+def pause(name: str) -> None:
+    """Stop the schedule of a replay."""
+    _print(_call("POST", f"/{name}/pause"))
 
 
-def _register_looking(group: typer.Typer) -> None:
-    @group.command()
-    def status(name: str, as_json: Annotated[bool, typer.Option("--json", help="All of it, as JSON.")] = False) -> None:
-        """Show where a replay is."""
-        found = _call("GET", f"/{name}")
-        if as_json:
-            typer.echo(json.dumps(found, indent=2))
-        else:
-            _print(found)
+@commands.command()
+def resume(name: str) -> None:
+    """Let a paused replay go on; a failed one goes on from where it was safe."""
+    _print(_call("POST", f"/{name}/resume"))
 
-    @group.command(name="list")
-    def listing() -> None:
-        """Show all replays."""
-        found = _call("GET", "")
-        for status in found:
-            _print(status)
-        if not found:
-            typer.echo("no replays")
+
+@commands.command()
+def stop(name: str) -> None:
+    """End a replay where it is."""
+    _print(_call("POST", f"/{name}/stop"))
+
+
+@commands.command()
+def seek(name: str, to: Annotated[str, typer.Argument(help=f"{_TIMES}.")]) -> None:
+    """Go on at another time, as a new generation: detectors start afresh, warmed from just before."""
+    _print(_call("POST", f"/{name}/seek", {"to": to}))
+
+
+@commands.command()
+def speed(name: str, speed: Annotated[str, typer.Argument(help="1 to 1000, or max.")]) -> None:
+    """Go on at another speed."""
+    _print(_call("POST", f"/{name}/speed", {"speed": _speed(speed)}))
+
+
+@commands.command()
+def rm(name: str) -> None:
+    """Stop a replay and forget it, with its tenant's data in Thanos Receive where the service reaches them."""
+    _call("DELETE", f"/{name}")
+    typer.echo(f"removed {name}")
+
+
+@commands.command()
+def status(name: str, as_json: Annotated[bool, typer.Option("--json", help="All of it, as JSON.")] = False) -> None:
+    """Show where a replay is."""
+    found = _call("GET", f"/{name}")
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _print(found)
+
+
+@commands.command(name="list")
+def listing() -> None:
+    """Show all replays."""
+    found = _call("GET", "")
+    for status in found:
+        _print(status)
+    if not found:
+        typer.echo("no replays")
 
 
 def control_url(settings: "ControlSettings") -> str:

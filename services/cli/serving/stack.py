@@ -11,18 +11,12 @@ if TYPE_CHECKING:
     from services.stack.state import Running
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to `app`."""
-    group = typer.Typer(help="Kafka, Prometheus, Alertmanager and Thanos as child processes.", no_args_is_help=True)
-    app.add_typer(group, name="stack")
-    group.command()(build)
-    group.command()(up)
-    group.command()(down)
-    group.command()(status)
-    group.command()(addresses)
-    app.command()(doctor)
+commands = typer.Typer(
+    name="stack", help="Kafka, Prometheus, Alertmanager and Thanos as child processes.", no_args_is_help=True
+)
 
 
+@commands.command()
 def build() -> None:
     """Fetch and build the servers into the user's cache; nothing is done where they are there."""
     from services.stack.build import ensure
@@ -32,6 +26,7 @@ def build() -> None:
         typer.echo(f"{name:13} {folder}")
 
 
+@commands.command()
 def up() -> None:
     """Start the servers and hindcast's services, and leave them running."""
     from services.stack import detached
@@ -47,6 +42,7 @@ def up() -> None:
     typer.echo(f"\nlogs: {settings.state_dir / 'logs'}\nend it with: hindcast stack down")
 
 
+@commands.command()
 def down() -> None:
     """End the stack that `up` started."""
     from services.stack.detached import down as end
@@ -56,6 +52,7 @@ def down() -> None:
     typer.echo("the stack has ended" if end(state_dir) else f"no stack runs in {state_dir}")
 
 
+@commands.command()
 def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
     """Say which processes run; exit 1 where there is no stack or one of its processes has died."""
     running = _running()
@@ -72,6 +69,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
         raise typer.Exit(1)
 
 
+@commands.command()
 def addresses(as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False) -> None:
     """Say where the servers are reached."""
     running = _running()

@@ -6,11 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer import Typer
 from typer.testing import CliRunner
 
 from detectors.registry import BUDGET, XIDS, discover
-from services.cli.serving.replay import _detection, control_url, register
+from services.cli.serving.replay import _detection, commands, control_url
 from services.detect.calibration import FORMAT
 from services.kit.errors import UserError
 from services.kit.replays import plain
@@ -19,9 +18,7 @@ from services.replay.spec import ReplayRequest
 
 
 def failure(*words: str) -> UserError:
-    app = Typer()
-    register(app)
-    error = CliRunner().invoke(app, ["replay", *words]).exception
+    error = CliRunner().invoke(commands, words).exception
     assert isinstance(error, UserError)
     return error
 

@@ -6,11 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(token)
-
-
 def token(
     name: Annotated[str, typer.Argument(help="Whose it is.", show_default=False)],
     role: Annotated[
