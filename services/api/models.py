@@ -8,11 +8,22 @@ what only one of them says or takes is in its own models.py.
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from services.kit.times import format_time
 
 Entity = dict[str, str | int]
 """What something is about: node, gpu, nic, switch, port, mount, job_id."""
-Time = Annotated[str, Field(examples=["2024-04-01T09:30:00.000Z"], json_schema_extra={"format": "date-time"})]
+Written = Annotated[str, Field(examples=["2024-04-01T09:30:00.000Z"], json_schema_extra={"format": "date-time"})]
+"""A time as text."""
+
+
+def _written(given: object) -> object:
+    return format_time(given) if isinstance(given, int) else given
+
+
+Time = Annotated[Written, BeforeValidator(_written)]
+"""A time that may come as epoch milliseconds, and is answered as text."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=100)]
 Id = Annotated[str, Field(pattern=r"^[0-9a-f]{12,16}$")]
 Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=100)]

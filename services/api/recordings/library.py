@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from services.api.recordings.models import (
     Cluster,
     Coverage,
@@ -125,7 +127,7 @@ class Library:
                 for node in recording.topology.nodes
             ],
             switches=[switch.name for switch in recording.topology.switches],
-            jobs=[_job(job) for job in recording.jobs()],
+            jobs=[Job.model_validate(job, from_attributes=True) for job in recording.jobs()],
             truths=[truth(label) for label in recording.labels()],
         )
 
@@ -209,12 +211,7 @@ def _summary(place: Place) -> RecordingSummary:
         start=format_time(manifest.start),
         end=format_time(manifest.end),
         duration_s=(manifest.end - manifest.start) / 1000,
-        cluster=Cluster(
-            name=manifest.cluster.name,
-            nodes=manifest.cluster.nodes,
-            gpus=manifest.cluster.gpus,
-            gpu_model=manifest.cluster.gpu_model,
-        ),
+        cluster=Cluster.model_validate(manifest.cluster, from_attributes=True),
         faults=sorted({label.fault for label in labels}),
         labelled=len(labels),
         size_bytes=sum(path.stat().st_size for path in place.path.iterdir() if path.is_file()),
@@ -228,43 +225,13 @@ def _stream(recording: Recording, kind: str) -> Stream:
     left_out = _NOT_DRAWN | set(schema.key_names) | schema.text_values
     with open_stream(recording.path / schema.file) as file:
         fields = [
-            field.name for field in file.schema_arrow if field.name not in left_out and _is_number(str(field.type))
+            field.name
+            for field in file.schema_arrow
+            if field.name not in left_out and (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
         ]
     return Stream(kind=kind, interval_s=info.interval_s, rows=info.rows, keys=keys, fields=fields)
 
 
-def _is_number(type_name: str) -> bool:
-    return type_name.startswith(("int", "uint", "float", "double", "halffloat"))
-
-
-def _job(job: model.Job) -> Job:
-    return Job(
-        job_id=job.job_id,
-        name=job.name,
-        user=job.user,
-        nodes=job.nodes,
-        gpus=job.gpus,
-        start=format_time(job.start),
-        end=None if job.end is None else format_time(job.end),
-        state=job.state,
-    )
-
-
 def truth(label: model.Label) -> Truth:
     """Return a label as the API says it."""
-    return Truth(
-        id=label.id,
-        fault=label.fault,
-        entity=label.entity,
-        also=label.also,
-        onset=format_time(label.onset),
-        end=format_time(label.end),
-        within_s=label.within_s,
-        job_id=label.job_id,
-        cause=label.cause,
-        note=label.note,
-        incident=label.incident,
-        root=bool(label.root),
-        distractor=bool(label.distractor),
-        optional=bool(label.optional),
-    )
+    return Truth.model_validate(label.model_dump(exclude_none=True))

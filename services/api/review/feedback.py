@@ -4,7 +4,6 @@ from services.api.review.models import Label, LabelChange, LabelRequest
 from services.api.runs.runs import Runs, new_id
 from services.api.store import Row, Store, now_ms
 from services.kit.problems import RefusedError, missing
-from services.kit.times import format_time
 
 
 class Feedback:
@@ -60,15 +59,4 @@ class Feedback:
 
 
 def _label(row: Row) -> Label:
-    return Label(
-        id=row["id"],
-        recording=row["recording"],
-        run=row["run"],
-        finding=row["finding"],
-        incident=row["incident"],
-        mark=row["mark"],
-        note=row["note"],
-        author=row["author"],
-        created_at=format_time(row["created_ms"]),
-        updated_at=format_time(row["updated_ms"]),
-    )
+    return Label.model_validate({**row, "created_at": row["created_ms"], "updated_at": row["updated_ms"]})

@@ -9,7 +9,6 @@ from services.api.recordings.library import truth
 from services.api.runs.models import Finding, Incident, Run, Score, TimelineEntry
 from services.api.store import Row
 from services.kit.findings import finding_in
-from services.kit.times import format_time
 from services.recording.model import Label
 from services.score.matching import Outcome
 from services.score.tally import tally
@@ -22,27 +21,16 @@ def finding_of(found: Finding) -> contract.Finding:
 
 def run_of(row: Row) -> Run:
     """Return a run as the store has it."""
-    return Run(
-        id=row["id"],
-        recording=row["recording"],
-        detectors=json.loads(row["detectors"]),
-        state=row["state"],
-        progress=row["progress"],
-        event_time=_time(row["event_ms"]),
-        findings=row["findings"],
-        incidents=row["incidents"],
-        created_at=format_time(row["created_ms"]),
-        began_at=_time(row["began_ms"]),
-        over_at=_time(row["over_ms"]),
-        error=row["error"],
-        versions=None if row["versions"] is None else json.loads(row["versions"]),
-        replay=None if row["unit"] is None else row["unit"].partition("/")[2],
-        generation=row["generation"],
-    )
-
-
-def _time(at_ms: int | None) -> str | None:
-    return None if at_ms is None else format_time(at_ms)
+    read = {
+        "detectors": json.loads(row["detectors"]),
+        "event_time": row["event_ms"],
+        "created_at": row["created_ms"],
+        "began_at": row["began_ms"],
+        "over_at": row["over_ms"],
+        "versions": None if row["versions"] is None else json.loads(row["versions"]),
+        "replay": None if row["unit"] is None else row["unit"].partition("/")[2],
+    }
+    return Run.model_validate({**row, **read})
 
 
 def score_of(outcomes: list[Outcome]) -> Score:
@@ -76,7 +64,7 @@ def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incid
             continue
         words = label.note or label.cause or label.fault
         for at, moment, text in ((label.onset, "onset", f"begins: {words}"), (label.end, "end", f"is over: {words}")):
-            entries.append(_entry(format_time(at), moment, label.id, label.fault, label.entity, None, text))
+            entries.append(_entry(at, moment, label.id, label.fault, label.entity, None, text))
     for one in findings:
         finding = (one.id, one.fault, one.entity, one.severity)
         entries.append(_entry(one.started_at, "signal", *finding, f"first signal of: {one.summary}"))
@@ -94,7 +82,7 @@ def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incid
 
 
 def _entry(
-    at: str, moment: str, name: str, fault: str | None, entity: object, severity: str | None, text: str
+    at: str | int, moment: str, name: str, fault: str | None, entity: object, severity: str | None, text: str
 ) -> TimelineEntry:
     return TimelineEntry.model_validate(
         {"at": at, "moment": moment, "id": name, "fault": fault, "entity": entity, "severity": severity, "text": text}

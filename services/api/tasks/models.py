@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time, one_of
+from services.api.models import Asked, DetectorSettings, Entity, Id, Name, Time, Written, one_of
 from services.api.runs.models import Rates, RunState
 from services.kit.times import parse_instant
 
@@ -16,7 +16,7 @@ def _readable(time: str) -> str:
     return time
 
 
-AskedTime = Annotated[Time, Field(max_length=40), AfterValidator(_readable)]
+AskedTime = Annotated[Written, Field(max_length=40), AfterValidator(_readable)]
 """A time that somebody gives: refused at once where it is none."""
 
 

@@ -12,10 +12,9 @@ from services.api.runs.lifecycle import Lifecycle
 from services.api.runs.runs import new_id
 from services.api.runs.workers import Workers
 from services.api.store import Row, Store, now_ms
-from services.api.tasks.models import Task, TaskKind, TaskResult
+from services.api.tasks.models import Task, TaskKind
 from services.api.tasks.process import main
 from services.kit.problems import RefusedError, missing
-from services.kit.times import format_time
 
 
 class Tasks:
@@ -125,16 +124,12 @@ class Tasks:
 
 
 def _task_of(row: Row) -> Task:
-    return Task(
-        id=row["id"],
-        kind=row["kind"],
-        asked=json.loads(row["asked"]),
-        state=row["state"],
-        progress=row["progress"],
-        doing=row["doing"] if row["state"] == "running" else None,
-        created_at=format_time(row["created_ms"]),
-        began_at=None if row["began_ms"] is None else format_time(row["began_ms"]),
-        over_at=None if row["over_ms"] is None else format_time(row["over_ms"]),
-        error=row["error"],
-        result=None if row["result"] is None else TaskResult.model_validate_json(row["result"]),
-    )
+    read = {
+        "asked": json.loads(row["asked"]),
+        "doing": row["doing"] if row["state"] == "running" else None,
+        "created_at": row["created_ms"],
+        "began_at": row["began_ms"],
+        "over_at": row["over_ms"],
+        "result": None if row["result"] is None else json.loads(row["result"]),
+    }
+    return Task.model_validate({**row, **read})
