@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.errors import UserError
-from services.kit.findings import FindingRecord, Position, finding_record_of, placed
+from services.kit.findings import Position, finding_record_of, placed
 from services.kit.kafka import KafkaSettings, Record, consumer, producer, reached
 from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import wall_ms
@@ -61,7 +61,7 @@ class Notify:
         self._delivery = Delivery(
             self._alerts,
             self._server,
-            refused=self._refused,
+            refused=lambda one, reason: self._dead.send(one.record, reason),
             monotonic=time.monotonic,
             wall_ms=wall_ms,
             longest_pause_s=settings.backoff_max_s,
@@ -121,9 +121,6 @@ class Notify:
             return
         RECORDS.labels(one.finding.state).inc()
         self._alerts.take(one, now=time.monotonic(), wall_ms=wall_ms())
-
-    def _refused(self, one: FindingRecord, reason: str) -> None:
-        self._dead.send(one.record, reason)
 
     def _commit(self) -> None:
         offsets = self._ledger.to_commit()

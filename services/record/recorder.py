@@ -121,7 +121,8 @@ def record(
         if not done.ticks:
             raise UserError("stopped before the first reading: nothing is recorded", remedy="let it run longer")
         writer.write_events(events)
-        writer.finish(_header(out, plan, sensors, done, round(start_s * 1000), last_ms), _topology(plan, sensors))
+        topology = Topology(nodes=[Node(name=plan.node, gpu_model=sensors.model, gpus=list(sensors.gpus))])
+        writer.finish(_header(out, plan, sensors, done, round(start_s * 1000), last_ms), topology)
     return done
 
 
@@ -136,7 +137,3 @@ def _header(out: Path, plan: Plan, sensors: Sensors, done: Recorded, start: int,
         "end": end,
         "cluster": {"name": plan.cluster},
     }
-
-
-def _topology(plan: Plan, sensors: Sensors) -> Topology:
-    return Topology(nodes=[Node(name=plan.node, gpu_model=sensors.model, gpus=list(sensors.gpus))])

@@ -222,7 +222,7 @@ def _values(entry: ColumnDiff, a: Any, b: Any, tolerance: float, where: Callable
 
 def _unlike(entry: ColumnDiff, a: Any, b: Any, tolerance: float) -> Mask:
     """Return which of the values, none of them null, differ."""
-    if not all(_is_number(side.type) for side in (a, b)):
+    if not all(pa.types.is_integer(side.type) or pa.types.is_floating(side.type) for side in (a, b)):
         texts = pc.not_equal(a.cast(pa.string()), b.cast(pa.string()))
         return np.asarray(texts.to_numpy(zero_copy_only=False), np.bool_)
     if all(pa.types.is_integer(side.type) for side in (a, b)) and not tolerance:
@@ -245,10 +245,6 @@ def _unlike(entry: ColumnDiff, a: Any, b: Any, tolerance: float) -> Mask:
     if len(finite):
         entry.largest = max(entry.largest, float(finite.max()))
     return np.asarray(unlike)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _plain(record: BaseModel) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def seen_in(recording: Recording) -> Seen:
 
     A column of which the file's statistics say that it has no gap, or nothing else, is not read.
     """
-    shares: dict[str, float] = {f"logs.{source}": 1.0 for source in _log_sources(recording)}
+    shares: dict[str, float] = {f"logs.{event.source}": 1.0 for event in recording.events()}
     for kind in recording.streams():
         shares |= _of_stream(recording, kind, _expected(recording, kind))
     intervals = {kind: info.interval_s for kind, info in recording.manifest.streams.items() if info.interval_s}
@@ -52,10 +52,6 @@ def seen_of(arrived: Mapping[str, float], topology: Topology, *, listed: bool, e
     models = {node.gpu_model for node in topology.nodes if node.gpu_model}
     amd = bool(models) and all(_AMD.search(model) for model in models)
     return Seen(shares, every_s, inferred_jobs=found and not listed and not named, amd=amd)
-
-
-def _log_sources(recording: Recording) -> set[str]:
-    return {event.source for event in recording.events()}
 
 
 def _expected(recording: Recording, kind: str) -> int:
@@ -83,7 +79,8 @@ def _of_stream(recording: Recording, kind: str, expected: int) -> dict[str, floa
     for batch in recording.batches(kind, columns=mixed):
         numbers = entities.numbers(batch)
         for name in mixed:
-            reporting[name].update(np.unique(numbers[_valid(batch, name)]).tolist())
+            valid: Any = batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+            reporting[name].update(np.unique(numbers[valid]).tolist())
         if kind == "steps":
             ranks.update(np.unique(numbers[np.asarray(batch.column("rank")) >= 0]).tolist())
     count = max(expected, len(entities))
@@ -92,10 +89,6 @@ def _of_stream(recording: Recording, kind: str, expected: int) -> dict[str, floa
     if kind == "steps" and ranks:
         shares["steps.ranks"] = len(ranks) / count
     return shares | ({kind: len(entities) / count} if count else {})
-
-
-def _valid(batch: pa.RecordBatch, name: str) -> Any:
-    return batch.column(name).is_valid().to_numpy(zero_copy_only=False)
 
 
 def _by_statistics(file: pq.ParquetFile, kind: str) -> tuple[list[str], list[str]]:

@@ -138,7 +138,7 @@ class TidyRecording(Recording):
         first, last = self.manifest.start, self.manifest.end
         lines = read_lines(self.path / "events.jsonl", Event, [])
         found = (event for event in lines if first <= event.timestamp <= last)
-        for event in sorted(found, key=_time) if "events.jsonl" in self.unsorted else found:
+        for event in sorted(found, key=lambda event: event.timestamp) if "events.jsonl" in self.unsorted else found:
             if (start is None or event.timestamp >= start) and (end is None or event.timestamp < end):
                 yield event
 
@@ -154,10 +154,6 @@ class TidyRecording(Recording):
                 yield label
             elif label.onset <= last and label.end >= first:
                 yield clipped(label, first, last)
-
-
-def _time(event: Event) -> int:
-    return event.timestamp
 
 
 def _look_at_rows(recording: Recording, schema: StreamSchema, flaws: _Flaws) -> None:

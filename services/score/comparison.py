@@ -1,6 +1,5 @@
 """Two configurations on the same recordings: what a change would have caught, missed, delayed, and its false alarms."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,7 +38,10 @@ def differences(before: Scorecard, after: Scorecard) -> list[Difference]:
 
 
 def _labels(one: Scored, other: Scored) -> list[Difference]:
-    first, second = (_by_label(scored.outcomes) for scored in (one, other))
+    first, second = (
+        {o.label.id: o for o in scored.outcomes if o.label is not None and o.kind in {"hit", "miss"}}
+        for scored in (one, other)
+    )
     found: list[Difference] = []
     for name in sorted(first.keys() | second.keys()):
         was, now = first.get(name), second.get(name)
@@ -55,10 +57,6 @@ def _labels(one: Scored, other: Scored) -> list[Difference]:
             later_s = (new.detected_at - old.detected_at) / 1000
             found.append(Difference(one.name, "later" if later_s > 0 else "earlier", fault, label, old, new, later_s))
     return found
-
-
-def _by_label(outcomes: Sequence[Outcome]) -> dict[str, Outcome]:
-    return {o.label.id: o for o in outcomes if o.label is not None and o.kind in {"hit", "miss"}}
 
 
 def _unexplained(one: Scored, other: Scored) -> list[Difference]:

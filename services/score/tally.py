@@ -87,11 +87,7 @@ def tally(outcomes: Iterable[Outcome]) -> dict[str, Tally]:
         found[outcome.fault].add(outcome)
         found["all"].add(outcome)
     found.setdefault("all", Tally())
-    return dict(sorted(found.items(), key=_all_last))
-
-
-def _all_last(item: tuple[str, Tally]) -> tuple[bool, str]:
-    return item[0] == "all", item[0]
+    return dict(sorted(found.items(), key=lambda item: (item[0] == "all", item[0])))
 
 
 def upper_bound(events: int) -> float:

@@ -38,7 +38,7 @@ class SeriesTable:
         A value that is null where the row before had one ends its series until it reports again, as a scrape
         that no longer shows it does; not so in rows that are `parts` of a scrape.
         """
-        columns = [self._column(name) for name in rows.columns]
+        columns = [self._columns.setdefault(name, len(self._columns)) for name in rows.columns]
         self._grow()
         apart = [i for i, name in enumerate(rows.columns) if self._rule(name).code and self._changes(rows, i)]
         for i in apart:
@@ -60,9 +60,6 @@ class SeriesTable:
             return
         where, column = np.nonzero(self._present[entities])
         yield _markers(self._numbers[entities[where], column], times[where])
-
-    def _column(self, name: str) -> int:
-        return self._columns.setdefault(name, len(self._columns))
 
     def _rule(self, name: str) -> Column:
         return self._naming.column(name)[0]

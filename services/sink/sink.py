@@ -149,7 +149,7 @@ class Sink:
         start = zlib.crc32(unit.name.encode())
         return [
             Parcel(unit.catalogue.pages[page], found, unit.name, unit.replay, start + page, ticket)
-            for (_, page), found in sorted(parts.items(), key=_turn_and_page)
+            for (_, page), found in sorted(parts.items(), key=lambda item: item[0])
         ]
 
     def _refused(self, parcel: Parcel, samples: Samples, words: str) -> None:
@@ -208,7 +208,3 @@ class Sink:
             return
         if min(at.values(), default=0) >= 0:
             metrics.LAG.labels(self._settings.server).set(sum(end - at[place] for place, end in ends.items()))
-
-
-def _turn_and_page(item: tuple[tuple[int, int], list[Samples]]) -> tuple[int, int]:
-    return item[0]

@@ -79,9 +79,8 @@ def look_for(tool: Tool) -> Found:
         return Found(path=path, problem="does not print its version")
     version = ".".join(match.groups())
     if tuple(int(part) for part in match.groups()) < tool.minimum:
-        return Found(
-            path=path, version=version, problem=f"{version} is too old: {_text(tool.minimum)} or later is needed"
-        )
+        least = ".".join(str(part) for part in tool.minimum)
+        return Found(path=path, version=version, problem=f"{version} is too old: {least} or later is needed")
     return Found(path=path, version=version)
 
 
@@ -98,7 +97,3 @@ def _path(tool: Tool) -> str | None:
     if tool is JAVA and home and os.access(Path(home) / "bin" / "java", os.X_OK):
         return str(Path(home) / "bin" / "java")
     return shutil.which(tool.name)
-
-
-def _text(version: tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)

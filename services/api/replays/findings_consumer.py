@@ -33,13 +33,11 @@ class Topics:
         self._consumer.seek_to_beginning(*self._partitions)
 
     def _all(self, names: tuple[str, ...]) -> list[TopicPartition]:
-        found = [TopicPartition(name, number) for name in names for number in self._numbers(name)]
+        there = {name: sorted(self._consumer.partitions_for_topic(name) or ()) for name in names}
+        found = [TopicPartition(name, number) for name, numbers in there.items() for number in numbers]
         if {place.topic for place in found} != set(names):
             raise UserError("Kafka lacks hindcast's topics", remedy="hindcast topics create", exit_code=3)
         return found
-
-    def _numbers(self, name: str) -> list[int]:
-        return sorted(self._consumer.partitions_for_topic(name) or ())
 
     def replays(self) -> dict[str, ReplayState]:
         """Return the replays there are, by unit; a live feed is none."""

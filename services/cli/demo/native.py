@@ -87,7 +87,8 @@ def _show(
 
     status = pipeline.status(name)
     clock = read_clock(pipeline, unit)
-    finding = min((r for r in pipeline.records(topics.FINDINGS) if _of(r, unit)), key=lambda r: r.timestamp)
+    mine = (record for record in pipeline.records(topics.FINDINGS) if record.key.startswith(f"{unit}/".encode()))
+    finding = min(mine, key=lambda record: record.timestamp)
     console.print()
     alert = first_alert.value
     moments = report.timeline(shown.root, clock, finding, alert, hooks)
@@ -221,10 +222,6 @@ def _first_alert(alertmanager: str, name: str) -> dict[str, Any] | None:
 
 def _resolved(hooks: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     return hooks if any(hook["body"]["status"] == "resolved" for hook in hooks) else None
-
-
-def _of(record: Any, unit: str) -> bool:
-    return bool(record.key.startswith(f"{unit}/".encode()))
 
 
 def _show_addresses(console: Console, addresses: Addresses) -> None:

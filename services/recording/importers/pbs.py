@@ -114,12 +114,9 @@ def _state(jobs: _Jobs, job_id: str, kind: str, fields: dict[str, str], text: st
         return "TIMEOUT"
     if code in _TERMINATED:
         # Torque ends a job at its wall time by the same signal as qdel, which is written down before.
-        return "TIMEOUT" if _seconds(fields.get("resources_used.walltime")) >= _limit(fields) else "CANCELLED"
+        limit = _seconds(fields.get("Resource_List.walltime")) or float("inf")
+        return "TIMEOUT" if _seconds(fields.get("resources_used.walltime")) >= limit else "CANCELLED"
     return _KILLED.get(int(code), "FAILED")
-
-
-def _limit(fields: dict[str, str]) -> float:
-    return _seconds(fields.get("Resource_List.walltime")) or float("inf")
 
 
 def _seconds(text: str | None) -> float:

@@ -1,6 +1,6 @@
 """Jobs where only their traces are known: the series or rows that name them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,7 +113,7 @@ class JobSpans:
 
 def _job(name: str, traces: _Traces, parts: dict[str, set[int]], whole: dict[str, set[int]], *, running: bool) -> Job:
     partly = {node: sorted(gpus) for node, gpus in parts.items() if gpus != whole.get(node, set())}
-    sizes = _sizes(parts.values())
+    sizes = {len(gpus) for gpus in parts.values()}
     facts: dict[str, object] = {
         "job_id": name,
         "nodes": sorted(parts),
@@ -131,7 +131,3 @@ def _job(name: str, traces: _Traces, parts: dict[str, set[int]], whole: dict[str
 
 def _lists(gpus: Mapping[str, set[int]]) -> dict[str, list[int]]:
     return {node: sorted(numbers) for node, numbers in gpus.items()}
-
-
-def _sizes(parts: Iterable[set[int]]) -> set[int]:
-    return {len(gpus) for gpus in parts}
