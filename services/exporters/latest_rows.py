@@ -50,7 +50,6 @@ class Shown:
     ) -> None:
         manifest = recording.manifest
         topology = recording.topology.model_dump(mode="json", exclude_unset=True)
-        self.exporter = EXPORTERS[stream]
         self._naming = Naming(table().streams[stream], "", "", topology)
         self._stream, self._jobs = stream, jobs
         self._entities = Entities(self._naming.stream.entity)

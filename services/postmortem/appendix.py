@@ -1,6 +1,5 @@
 """What it takes to make the report again: the files by content, the detectors and their settings, the command."""
 
-import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from detectors.registry import choose
 from services.postmortem.case import Case
 from services.postmortem.document import Block, Code, Items, Section, Table, Text
 from services.recording.schema import STREAMS
-
-_CHUNK = 1 << 20
+from services.recording.writer import sha256_of
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,12 @@ def appendix(case: Case, asked: Asked) -> Section:
     names = ["recording.yaml", "topology.json", "events.jsonl", "jobs.jsonl", "labels.jsonl"]
     names += [STREAMS[stream].file for stream in case.recording.streams()]
     rows = [
-        [name, f"{(folder / name).stat().st_size:,}", f"`{_digest(folder / name)}`"]
+        [name, f"{(folder / name).stat().st_size:,}", f"`{sha256_of(folder / name)}`"]
         for name in names
         if (folder / name).is_file()
     ]
     if asked.config is not None:
-        rows.append([asked.config.name, f"{asked.config.stat().st_size:,}", f"`{_digest(asked.config)}`"])
+        rows.append([asked.config.name, f"{asked.config.stat().st_size:,}", f"`{sha256_of(asked.config)}`"])
     made = {name: str(value) for name, value in manifest.source.items()} if manifest.source else {}
     source = [f"{name}: {' '.join(words.split())}" for name, words in sorted(made.items())]
     seed = "" if manifest.seed is None else f", seed {manifest.seed}"
@@ -87,14 +85,6 @@ def _settings(choices: Sequence[Choice]) -> list[Block]:
         if changed or config.shadow:
             rows.append([kind.spec.name, ", ".join(changed + ["in shadow"] * config.shadow)])
     return [Table(["detector", "settings that differ from the defaults"], rows)] if rows else []
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _version() -> str:

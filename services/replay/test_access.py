@@ -37,19 +37,12 @@ def service(folder: Path, **env: str) -> Iterator[str]:
 
     try:
         url = until(address, timeout_s=300, what="the replay service")
-        until(lambda: answers(url), timeout_s=300, what="its first answer")
+        until(lambda: web.healthy(url), timeout_s=300, what="its first answer")
         yield url
     finally:
         process.terminate()
         assert process.wait(60) == 0
     assert OPERATOR not in log.read_text()
-
-
-def answers(url: str) -> bool:
-    try:
-        return web.get(f"{url}/healthz").is_success
-    except httpx.TransportError:
-        return False
 
 
 def test_on_loopback_a_page_of_another_site_steers_nothing(tmp_path: Path) -> None:

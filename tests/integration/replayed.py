@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 
 from services.cli.pipeline import Pipeline
@@ -60,13 +59,7 @@ class Service:
             return found[1] if found else None
 
         self.url = until(listening, timeout_s=300, what="the replay service to listen")
-        until(self._healthy, timeout_s=300, what="the replay service to answer")
-
-    def _healthy(self) -> bool:
-        try:
-            return web.get(f"{self.url}/healthz").is_success
-        except httpx.TransportError:
-            return False
+        until(lambda: web.healthy(self.url), timeout_s=300, what="the replay service to answer")
 
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None

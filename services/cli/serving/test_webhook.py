@@ -5,20 +5,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.kit.wait import until
 from tests import web
-
-
-def _answers(url: str) -> bool:
-    try:
-        return web.get(f"{url}/healthz").is_success
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture
@@ -29,7 +21,7 @@ def receiver(tmp_path: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     settings = {"HINDCAST_RECEIVER_PORT": str(port), "HINDCAST_RECEIVER_STATE_DIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-m", "services.notify.receiver"], env=os.environ | settings) as process:
-        until(lambda: _answers(url), timeout_s=300, what="the receiver")
+        until(lambda: web.healthy(url), timeout_s=300, what="the receiver")
         yield url
         process.terminate()
         process.wait(30)

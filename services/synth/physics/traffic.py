@@ -61,7 +61,6 @@ class Traffic:
         draws = _uneven(len(fabric.leaves), len(fabric.up_leaf), chance)
         self._even = {kind: 1 + spread * draws for kind, spread in _HASH_SPREAD.items()}
         self._scatter = Scatter(generator(seed, "traffic noise"), profile.conditions, GRID_S)
-        self._per_server = np.bincount(fabric.host_machine, minlength=len(fabric.machines))
 
     def over(self, grid: Floats) -> Load:
         """Return the load of the grid steps that end at ``grid`` (seconds, evenly spaced)."""

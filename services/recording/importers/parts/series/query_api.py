@@ -137,7 +137,6 @@ class QueryApi:
     warnings: dict[str, int] = field(default_factory=dict)
     """What the server itself reports as incomplete in its answers, with how often."""
     requests: int = 0
-    retried: int = 0
 
     def __post_init__(self) -> None:
         self._client = self.access.client()
@@ -210,7 +209,6 @@ class QueryApi:
                         remedy="try later, or ask for less at once (--chunk)",
                         exit_code=3,
                     )
-            self.retried += 1
             threading.Event().wait(min(_PATIENCE_S, pause if wanted is None else wanted))
             pause *= 2
         raise AssertionError  # the last attempt returned or raised
