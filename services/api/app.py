@@ -42,7 +42,7 @@ from services.api.tasks.tasks import Tasks
 from services.kit.application import Asking, add_routes, application, full_disk, routes
 from services.kit.counting import Counting
 from services.kit.durable import watch_room
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.kafka import KafkaSettings
 from services.kit.middleware import MIB, Middleware
 
@@ -157,9 +157,8 @@ def _alone(settings: ApiSettings) -> IO[bytes]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise UserError(
+        raise UsageError(
             f"another hindcast api uses {settings.data_dir}",
             remedy="end that one, or name another HINDCAST_API_DATA_DIR",
-            exit_code=2,
         ) from None
     return lock

@@ -9,7 +9,7 @@ from typing import Any
 
 from services.kit.backups import copy_store
 from services.kit.durable import NO_ROOM, set_aside
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 Row = sqlite3.Row
 _BUSY_S = 30.0
@@ -105,20 +105,18 @@ class Store:
                 db.execute("PRAGMA journal_mode = WAL")
                 (version,) = db.execute("PRAGMA user_version").fetchone()
                 if version > len(MIGRATIONS):
-                    raise UserError(
+                    raise UsageError(
                         f"{self.path}: was written by a later hindcast (tables {version}, known {len(MIGRATIONS)})",
                         remedy="run that version, or name another HINDCAST_API_DATA_DIR",
-                        exit_code=2,
                     )
                 if 0 < version < len(MIGRATIONS):
                     copy_store(self.path, self.path.with_name(f"{self.path.name}.tables-{version}"))
                 for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
                     db.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
         except sqlite3.DatabaseError as error:
-            raise UserError(
+            raise UsageError(
                 f"{self.path}: cannot be used: {error}",
                 remedy="see to its disk and its permissions, or name another HINDCAST_API_DATA_DIR",
-                exit_code=2,
             ) from None
 
     def _set_aside_if_damaged(self) -> None:

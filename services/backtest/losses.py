@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from detectors.contract import Instant
 from services.backtest.truth import Truth
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.model import Job, Topology
 
 _MINUTE_MS = 60_000
@@ -44,9 +44,7 @@ def assumptions(given: Iterable[str]) -> Assumptions:
         except ValueError:
             found[name] = -1
         if name not in known or not 0 <= found[name] < float("inf"):
-            raise UserError(
-                f"--assume {text!r} is none", remedy=f"write NAME=NUMBER; there are {', '.join(known)}", exit_code=2
-            )
+            raise UsageError(f"--assume {text!r} is none", remedy=f"write NAME=NUMBER; there are {', '.join(known)}")
     return Assumptions(**found)
 
 

@@ -10,7 +10,7 @@ from detectors.engine.engine import GRID_MS
 from services.backtest.keys import data_of, flaws_key
 from services.backtest.results import Results
 from services.backtest.windows import Cuts, Window, windows
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.model import Job, Label, Topology
 from services.recording.reader import Recording
 from services.recording.stretch import stretch_of
@@ -105,12 +105,11 @@ def parts_of(pieces: Iterable[Piece]) -> list[Part]:
     for piece in sorted(pieces, key=lambda piece: piece.window.begin):
         of = found.setdefault(piece.recording.manifest.cluster.name, [])
         if of and of[-1].window.end > piece.window.begin:
-            raise UserError(
+            raise UsageError(
                 f"{of[-1].recording.path} and {piece.recording.path} are of the same cluster and time",
                 remedy="`hindcast merge` puts them together",
-                exit_code=2,
             )
         of.append(piece)
     if not found:
-        raise UserError("nothing lies in the time asked for", remedy="see --from and --to", exit_code=2)
+        raise UsageError("nothing lies in the time asked for", remedy="see --from and --to")
     return [Part(name, of) for name, of in sorted(found.items())]

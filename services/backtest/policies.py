@@ -12,7 +12,7 @@ from detectors.contract import Instant
 from services.backtest.judged import Judged
 from services.backtest.losses import Ledger, total
 from services.backtest.truth import Truth
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
 _REMEMBERED_MS = 28 * 86_400_000
@@ -37,7 +37,7 @@ def policy_of(text: str) -> Policy:
         return Policy(words[0], int(words[0] != "none"))
     if len(words) == 2 and words[0] == "drain-after" and words[1].isdecimal() and int(words[1]) > 0:
         return Policy(f"drain-after {int(words[1])}", int(words[1]))
-    raise UserError(f"no policy {text!r}", remedy="none, drain-on-page, or 'drain-after 3'", exit_code=2)
+    raise UsageError(f"no policy {text!r}", remedy="none, drain-on-page, or 'drain-after 3'")
 
 
 @dataclass

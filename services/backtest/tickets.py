@@ -9,7 +9,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 from detectors.contract import Entity, Instant
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.faults import FAULTS
 from services.recording.labelling import parse_entity
 
@@ -55,10 +55,10 @@ def read_tickets(path: Path, zone: tzinfo = UTC) -> list[Ticket]:
             columns = _columns(path, rows.fieldnames or ())
             found = [_ticket(path, rows.line_num, row, columns, zone) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}", remedy="give a CSV in UTF-8", exit_code=2) from None
+        raise UsageError(f"{path}: cannot be read: {error}", remedy="give a CSV in UTF-8") from None
     twice = {name for name, count in Counter(one.id for one in found).items() if count > 1}
     if twice:
-        raise UserError(f"{path}: ticket {min(twice)} is there twice", remedy="leave one of them out", exit_code=2)
+        raise UsageError(f"{path}: ticket {min(twice)} is there twice", remedy="leave one of them out")
     return sorted(found, key=lambda one: (one.opened_at, one.id))
 
 
@@ -71,10 +71,9 @@ def _columns(path: Path, names: Sequence[str]) -> dict[str, str]:
         if any(name in known for name in aliases)
     }
     if "opened" not in found:
-        raise UserError(
+        raise UsageError(
             f"{path}: no column says when a ticket was opened; there are {', '.join(names) or 'none'}",
             remedy=f"name it one of {', '.join(_COLUMNS['opened'])}",
-            exit_code=2,
         )
     return found
 
@@ -85,11 +84,11 @@ def _ticket(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str,
     texts = [text for name, text in row.items() if name and name.strip().lower() in _WORDS and isinstance(text, str)]
     fault = given.get("fault") or None
     if fault is not None and fault not in FAULTS:
-        raise UserError(f"{where}: no fault {fault!r}", remedy=f"there are {', '.join(FAULTS)}", exit_code=2)
+        raise UsageError(f"{where}: no fault {fault!r}", remedy=f"there are {', '.join(FAULTS)}")
     opened = _instant(where, given["opened"], zone)
     closed = _instant(where, given["closed"], zone) if given.get("closed") else None
     if closed is not None and closed < opened:
-        raise UserError(f"{where}: closed before it was opened", remedy="correct the two times", exit_code=2)
+        raise UsageError(f"{where}: closed before it was opened", remedy="correct the two times")
     return Ticket(
         given.get("id") or f"line-{line}",
         opened,
@@ -106,9 +105,7 @@ def _ticket(path: Path, line: int, row: Mapping[str, str], columns: Mapping[str,
 def _instant(where: str, text: str, zone: tzinfo) -> Instant:
     for moment in _read(text):
         return round((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp() * 1000)
-    raise UserError(
-        f"{where}: {text!r} is not a time", remedy="write it as 2026-03-04T09:12:00Z or 2026-03-04 09:12", exit_code=2
-    )
+    raise UsageError(f"{where}: {text!r} is not a time", remedy="write it as 2026-03-04T09:12:00Z or 2026-03-04 09:12")
 
 
 def _read(text: str) -> Iterator[datetime]:
@@ -126,4 +123,4 @@ def _number(where: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{where}: {text!r} is no number of GPU-hours", remedy="write 12.5", exit_code=2) from None
+        raise UsageError(f"{where}: {text!r} is no number of GPU-hours", remedy="write 12.5") from None

@@ -18,7 +18,7 @@ from detectors.contract import Entity, Finding, Instant
 from detectors.faults import faults
 from detectors.signals.xid import XIDS
 from services.backtest.tickets import Ticket
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.labelling import parse_entity
 from services.recording.model import Label, Topology
 from services.score.matching import about
@@ -61,9 +61,7 @@ def read_corrections(path: Path) -> dict[str, Correction]:
                 if words.strip():
                     found[str(row.get("ticket"))] = correction_of(words, f"{path}: line {rows.line_num}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"{path}: cannot be read: {error}", remedy="give matches.csv of a backtest", exit_code=2
-        ) from None
+        raise UsageError(f"{path}: cannot be read: {error}", remedy="give matches.csv of a backtest") from None
     return found
 
 
@@ -79,7 +77,7 @@ def correction_of(words: str, where: str) -> Correction:
             made = replace(made, fault=word)
         else:
             remedy = "write a fault, a place such as node=v041, or none"
-            raise UserError(f"{where}: {word!r} is no fault", remedy=remedy, exit_code=2)
+            raise UsageError(f"{where}: {word!r} is no fault", remedy=remedy)
     return made
 
 

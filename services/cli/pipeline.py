@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import RetriableError
 
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.kafka import KafkaSettings, admin, consumer, reached
 from services.kit.wait import until
 
@@ -127,7 +127,7 @@ class Pipeline:
             ) from error
         if answer.is_error:
             problem = answer.json()
-            raise UserError(str(problem.get("detail", problem)), remedy=str(problem.get("remedy", "")), exit_code=2)
+            raise UsageError(str(problem.get("detail", problem)), remedy=str(problem.get("remedy", "")))
         return answer.json()
 
 

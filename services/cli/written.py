@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 
 def write_file(path: Path, text: str) -> None:
@@ -20,11 +20,11 @@ def write_files(folder: Path, texts: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         remedy = "name a folder that you may write to"
-        raise UserError(f"{folder}: cannot be made: {error.strerror}", remedy=remedy, exit_code=2) from None
+        raise UsageError(f"{folder}: cannot be made: {error.strerror}", remedy=remedy) from None
     for name, text in texts.items():
         write_file(folder / name, text)
 
 
 def unwritable(path: Path, problem: str) -> UserError:
     """Return the error of a file that cannot be written."""
-    return UserError(f"{path}: {problem}", remedy="name a file in a folder that you may write to", exit_code=2)
+    return UsageError(f"{path}: {problem}", remedy="name a file in a folder that you may write to")

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from detectors.registry import discover
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.replays import TailCounts, plain
 
 FORMAT: Final = "hindcast.calibration/v1"
@@ -62,10 +62,8 @@ def load_calibration(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}",
-            remedy="name the file that `hindcast calibrate` wrote",
-            exit_code=2,
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror}", remedy="name the file that `hindcast calibrate` wrote"
         ) from None
     try:
         calibration = Calibration.model_validate_json(text)
@@ -85,8 +83,7 @@ def load_calibration(path: Path) -> Mapping[str, Any]:
 
 
 def _wrong(path: Path, problems: list[str]) -> UserError:
-    return UserError(
+    return UsageError(
         f"{path}: {len(problems)} thing(s) wrong:\n  " + "\n  ".join(problems),
         remedy="make it again with `hindcast calibrate`",
-        exit_code=2,
     )

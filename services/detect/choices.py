@@ -11,7 +11,7 @@ from detectors.incidents.knowledge import TABLE, IncidentConfig
 from detectors.registry import RegistryError, choose, texts_of
 from services.detect.calibration import load_calibration
 from services.kit.documents import read_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 INCIDENTS = "incidents"
 """A name in the file that is no detector's: settings of detectors/incidents/causes.yaml."""
@@ -43,7 +43,7 @@ def choices_of(
     except RegistryError as error:
         raise _wrong(path, [*error.problems, *_wrong_of_incidents(overrides)], "detectors/*/detector.yaml") from None
     if not choices:
-        raise UserError(f"{_where(path)}leaves no detector enabled", remedy="enable one", exit_code=2)
+        raise UsageError(f"{_where(path)}leaves no detector enabled", remedy="enable one")
     return choices
 
 
@@ -95,23 +95,19 @@ def overrides_in(path: Path | None) -> dict[str, Any]:
         try:
             overrides = read_yaml(path) or {}
         except FileNotFoundError:
-            raise UserError(
-                f"{path}: cannot be read: there is no such file", remedy="give a readable file", exit_code=2
-            ) from None
+            raise UsageError(f"{path}: cannot be read: there is no such file", remedy="give a readable file") from None
     if not isinstance(overrides, dict):
-        raise UserError(
+        raise UsageError(
             f"{path}: not a mapping of detectors to their settings",
             remedy="write for instance: power_throttle: {confirm_readings: 3}",
-            exit_code=2,
         )
     return {str(name): given for name, given in overrides.items()}
 
 
 def _wrong(path: Path | None, problems: list[str], table: str) -> UserError:
-    return UserError(
+    return UsageError(
         f"{_where(path)}{len(problems)} thing(s) wrong:\n  " + "\n  ".join(problems),
         remedy=f"the settings, their units and defaults are in {table}",
-        exit_code=2,
     )
 
 

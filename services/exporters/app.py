@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from services.exporters.latest_rows import EXPORTERS, Jobs, Shown
 from services.exporters.settings import ExportersSettings
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.middleware import Middleware
 from services.recording.reader import Recording
 
@@ -67,7 +67,7 @@ class Fleet:
         if not self._shown:
             there = ", ".join(recording.streams()) or "no stream at all"
             remedy = f"give one with {', '.join(EXPORTERS)}"
-            raise UserError(f"{recording.path}: no exporter gives {there}", remedy=remedy, exit_code=2)
+            raise UsageError(f"{recording.path}: no exporter gives {there}", remedy=remedy)
 
     def targets(self, address: str) -> list[dict[str, Any]]:
         """Return all targets."""

@@ -10,7 +10,7 @@ from services.gateway.announced import announce, withdraw
 from services.gateway.api import Gateway, build
 from services.gateway.outlet import KafkaOutlet
 from services.gateway.settings import GatewaySettings
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.service import run, stop_on_signals
 from services.kit.serving import Server
@@ -30,16 +30,14 @@ def topology_of(path: Path) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{path}: {where}: {first['msg']}", remedy="give the topology.json of a recording", exit_code=2
-        ) from None
+        raise UsageError(f"{path}: {where}: {first['msg']}", remedy="give the topology.json of a recording") from None
 
 
 def _text(path: Path, setting: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}", remedy=f"correct {setting}", exit_code=2) from None
+        raise UsageError(f"{path}: cannot be read: {error}", remedy=f"correct {setting}") from None
 
 
 def main() -> None:

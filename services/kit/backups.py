@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from services.kit.durable import sync_folder
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 _MANIFEST = "backup.json"
 _ASIDE = ".before-restore"
@@ -51,7 +51,7 @@ def write_backup(out: Path, paths: Sequence[Path], *, leave_out: Sequence[str] =
     parts = {f"{number}-{path.name}": path for number, path in enumerate(paths)}
     for path in paths:
         if not path.exists():
-            raise UserError(f"{path}: is not there", remedy="name folders or files of hindcast's state", exit_code=2)
+            raise UsageError(f"{path}: is not there", remedy="name folders or files of hindcast's state")
     draft = out.with_name(f".{out.name}.draft")
     files: dict[str, str] = {}
     try:
@@ -72,10 +72,8 @@ def write_backup(out: Path, paths: Sequence[Path], *, leave_out: Sequence[str] =
         draft.rename(out)
         sync_folder(out.parent)
     except OSError as error:
-        raise UserError(
-            f"{out}: cannot be written: {error.strerror or 'it is there already'}",
-            remedy="choose another --out",
-            exit_code=2,
+        raise UsageError(
+            f"{out}: cannot be written: {error.strerror or 'it is there already'}", remedy="choose another --out"
         ) from error
     finally:
         draft.unlink(missing_ok=True)
@@ -145,7 +143,7 @@ def _hash(path: Path) -> str:
 def _checked(file: Path) -> _Manifest:
     """Return the manifest of a backup of which every file is there as it was written."""
     if not file.exists():
-        raise UserError(f"{file}: no such file", remedy="name what `hindcast backup` has written", exit_code=2)
+        raise UsageError(f"{file}: no such file", remedy="name what `hindcast backup` has written")
     try:
         with tarfile.open(file) as archive:
             member = archive.extractfile(_MANIFEST)
@@ -173,17 +171,13 @@ def _check_target(target: Path, *, replace: bool) -> None:
     if not target.exists():
         return
     if not replace:
-        raise UserError(f"{target}: is there already", remedy="use --replace, or --into another folder", exit_code=2)
+        raise UsageError(f"{target}: is there already", remedy="use --replace, or --into another folder")
     aside = target.with_name(target.name + _ASIDE)
     if aside.exists():
-        raise UserError(
-            f"{aside}: is there already", remedy="move it away: it is what was replaced before", exit_code=2
-        )
+        raise UsageError(f"{aside}: is there already", remedy="move it away: it is what was replaced before")
     for lock in (target / "api.lock", target.parent / "lock"):
         if lock.is_file() and _is_held(lock):
-            raise UserError(
-                f"{target}: is in use", remedy="end what uses it (hindcast api, hindcast stack)", exit_code=2
-            )
+            raise UsageError(f"{target}: is in use", remedy="end what uses it (hindcast api, hindcast stack)")
 
 
 def _is_held(lock: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client import Gauge
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 _log = logging.getLogger(__name__)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -58,10 +58,9 @@ def state_folder(directory: Path, setting: str) -> Path:
     except OSError as error:
         if error.errno in NO_ROOM and directory.is_dir():
             return directory
-        raise UserError(
+        raise UsageError(
             f"{directory}: state cannot be kept there: {error.strerror}",
             remedy=f"set {setting} to a directory that can be written to",
-            exit_code=2,
         ) from None
     return directory
 

@@ -5,7 +5,7 @@ class UserError(Exception):
     """Something the user can mend: says what is wrong, where, and what to do.
 
     The command line prints it without a traceback and ends with `exit_code`: 1 for bad data, 2 for bad
-    configuration or usage, 3 for a server that cannot be reached.
+    configuration or usage (UsageError), 3 for a server that cannot be reached.
     """
 
     def __init__(self, message: str, *, remedy: str = "", exit_code: int = 1) -> None:
@@ -17,6 +17,13 @@ class UserError(Exception):
     def __str__(self) -> str:
         """Return the message, and the remedy on a line of its own."""
         return f"{self.message}\n  remedy: {self.remedy}" if self.remedy else self.message
+
+
+class UsageError(UserError):
+    """Bad configuration or usage."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy, exit_code=2)
 
 
 class TooMuchError(UserError):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.processes import pool_of
 
 _Given = ParamSpec("_Given")
@@ -23,7 +23,7 @@ def executor_of(
     UserError: the cluster's client is not installed (exit code 2), or the cluster is not there (3).
     """
     if ray is not None and dask is not None:
-        raise UserError("--ray and --dask at once", remedy="name one cluster", exit_code=2)
+        raise UsageError("--ray and --dask at once", remedy="name one cluster")
     if ray is not None:
         with _on_ray(ray) as executor:
             yield executor
@@ -90,10 +90,9 @@ def _client(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(
+        raise UsageError(
             f"--{extra}: the module {module} is not installed here",
             remedy=f"pip install 'hindcast-gpu[{extra}]', in the version that the cluster runs",
-            exit_code=2,
         ) from None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.kit.access import tokens_in
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.settings import Settings
 from services.kit.tls import ServerTls
 
@@ -74,11 +74,10 @@ class Listening(Settings):
         try:
             listening = socket.create_server((self.host, self.port), family=family, backlog=256)
         except OSError as error:
-            raise UserError(
+            raise UsageError(
                 f"cannot listen on {self.host}:{self.port}: {error.strerror}",
                 remedy=f"end what uses that port, or set {self.model_config['env_prefix']}PORT to another"
                 " (0: any free one)",
-                exit_code=2,
             ) from error
         # Those it accepts have it too. asyncio sets it for sockets with a protocol number only, which this has not:
         # every answer on a connection that is kept would wait 40 ms for an acknowledgement.

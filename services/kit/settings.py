@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from detectors.nearest import closest
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.secret import secrets_among, with_files
 
 _log = logging.getLogger(__name__)
@@ -100,8 +100,6 @@ def _lines(kind: type[Settings], error: ValidationError) -> list[str]:
 
 
 def _refusal(lines: list[str]) -> UserError:
-    return UserError(
-        f"{len(lines)} wrong setting(s):\n  " + "\n  ".join(lines),
-        remedy="mend the environment variables named above",
-        exit_code=2,
+    return UsageError(
+        f"{len(lines)} wrong setting(s):\n  " + "\n  ".join(lines), remedy="mend the environment variables named above"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.executors import executor_of
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def squared_but_killed_at_first(number: int, folder: str) -> int:
 
 
 def refused(number: int) -> int:
-    raise UserError(f"{number} is refused", remedy="another", exit_code=2)
+    raise UsageError(f"{number} is refused", remedy="another")
 
 
 # In a process of its own: Ray's and Dask's own warnings are theirs, and a cluster's threads end with it.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from detectors import yaml_text
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 if TYPE_CHECKING:  # whose client takes long to load, and most who know the topics' names have no Kafka
     from kafka.admin import NewTopic
@@ -69,11 +69,10 @@ def create(settings: "KafkaSettings") -> list[str]:
         for name, topic in plan.topics.items():
             want = _partitions(topic, settings.unit_partitions)
             if existing.get(name, want) != want:
-                raise UserError(
+                raise UsageError(
                     f"topic {name} has {existing[name]} partitions, and is to have {want}",
                     remedy="all topics of units need the same count: set HINDCAST_KAFKA_UNIT_PARTITIONS to that with "
                     "which they were made, delete the topic, or use a broker of its own",
-                    exit_code=2,
                 )
         missing = {name: topic for name, topic in plan.topics.items() if name not in existing}
         if missing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.live.kubeconfig import kubeconfig_of
 from services.live.listing import PassedOver
 from services.recording.importers.parts.objects import WrongObjectError, part, text
@@ -45,10 +45,9 @@ def access_to(server: str, token_file: Path | None, ca_file: Path | None) -> Acc
         return Access(server, token_file, ca_file=ca_file, option="--kubernetes", token_variable=TOKEN_VARIABLE)
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     if not host or not port:
-        raise UserError(
+        raise UsageError(
             f"--kubernetes {IN_CLUSTER} is for a pod: KUBERNETES_SERVICE_HOST and _PORT are not set here",
             remedy="give the API server's URL, or that of `kubectl proxy`: http://127.0.0.1:8001",
-            exit_code=2,
         )
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     return replace(
@@ -172,10 +171,9 @@ def _changes(client: "httpx.Client", path: str, version: str) -> Iterator[Mappin
 
 def _check(client: "httpx.Client", path: str, status: int, body: bytes) -> None:
     if status in (401, 403):
-        raise UserError(
+        raise UsageError(
             f"{client.base_url} does not let us read {path} ({status}): {words_of(body)}",
             remedy="give --kubernetes-token-file, of an account that may list and watch pods and nodes: docs/live.md",
-            exit_code=2,
         )
     if status != 200:
         raise _refused(client, path, f"{status}: {words_of(body)}")
@@ -183,7 +181,7 @@ def _check(client: "httpx.Client", path: str, status: int, body: bytes) -> None:
 
 def _refused(client: "httpx.Client", path: str, words: str) -> UserError:
     remedy = "give the address of a Kubernetes API server, or of `kubectl proxy`: http://127.0.0.1:8001"
-    return UserError(f"{client.base_url} has no {path} to read: {words}", remedy=remedy, exit_code=2)
+    return UsageError(f"{client.base_url} has no {path} to read: {words}", remedy=remedy)
 
 
 def _unreachable(client: "httpx.Client", error: Exception) -> UserError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.parts.objects import WrongObjectError, part, parts
 from services.recording.importers.parts.series.query_api import Access
 
@@ -83,7 +83,7 @@ class Kubeconfig:
         except WrongObjectError as error:
             shown = ", ".join(map(str, files))
             remedy = f"choose another context: --kubernetes {KUBECONFIG}:CONTEXT, or {_PROXY}"
-            raise UserError(f"{shown}: {error}", remedy=remedy, exit_code=2) from None
+            raise UsageError(f"{shown}: {error}", remedy=remedy) from None
 
     def _chosen(self, files: list[Path]) -> tuple[_Entry, _Entry]:
         known: dict[tuple[str, str], _Entry] = {}

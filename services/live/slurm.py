@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.live.listing import Listing, PassedOver
 from services.live.maintenance import NodeState
 from services.live.slurm_nodes import Nodes
@@ -44,7 +44,7 @@ class Slurm:
         for name, content in (document for source in self._sources for document in source()):
             if content.lstrip().startswith(b"{") and not _HAS_JOBS.search(content):
                 if not nodes.take(_parsed(name, content), name):
-                    raise UserError(f"{name} has no jobs, nodes or reservations", remedy=_REMEDY, exit_code=2)
+                    raise UsageError(f"{name} has no jobs, nodes or reservations", remedy=_REMEDY)
                 continue
             lists_jobs = True
             for job in self._jobs(name, content):
@@ -64,7 +64,7 @@ class Slurm:
                 jobs = jobs_in(file, report)
             except UserError as error:
                 words = error.message.replace(f"{file}: ", "")
-                raise UserError(f"{name}: {words}", remedy=_REMEDY, exit_code=2) from None
+                raise UsageError(f"{name}: {words}", remedy=_REMEDY) from None
         for why, where in report.first.items():
             if why != NEVER_STARTED:
                 self._passed_over.name(f"{name}: {where.removeprefix(f'{file.name}: ')}", why)
@@ -82,10 +82,10 @@ def _printed(command: str) -> bytes:
             shlex.split(command), capture_output=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"--slurm {command!r} cannot be run: {error}", remedy=_REMEDY, exit_code=2) from None
+        raise UsageError(f"--slurm {command!r} cannot be run: {error}", remedy=_REMEDY) from None
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip()[-300:]
-        raise UserError(f"--slurm {command!r} ended with {done.returncode}: {words}", remedy=_REMEDY, exit_code=2)
+        raise UsageError(f"--slurm {command!r} ended with {done.returncode}: {words}", remedy=_REMEDY)
     return done.stdout
 
 
@@ -95,5 +95,5 @@ def _parsed(name: str, content: bytes) -> dict[str, object]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise UserError(f"{name}: JSON that breaks off", remedy=_REMEDY, exit_code=2)
+        raise UsageError(f"{name}: JSON that breaks off", remedy=_REMEDY)
     return document

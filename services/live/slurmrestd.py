@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.live.slurm import Document
 from services.recording.importers.parts.series.query_api import Access
 
@@ -84,7 +84,7 @@ def _paths(client: "httpx.Client") -> list[str]:
     whole = [version for version, paths in by_version.items() if len(paths) == len(_KINDS)]
     if not whole:
         message = f"{client.base_url}{_OPENAPI} names no /slurm/v0.0.N/ with jobs, nodes and reservations"
-        raise UserError(message, remedy=_REMEDY, exit_code=2)
+        raise UsageError(message, remedy=_REMEDY)
     known = [version for version in whole if version <= _NEWEST_KNOWN]
     return [by_version[max(known) if known else min(whole)][kind] for kind in _KINDS]
 
@@ -101,10 +101,9 @@ def _answer(client: "httpx.Client", path: str) -> bytes:
         return answer.content
     words = f"({answer.status_code}): {_words_of(answer.content)}"
     if answer.status_code in _NOT_LET_IN:
-        raise UserError(
+        raise UsageError(
             f"{client.base_url} does not let us read {path} {words}",
             remedy="give --slurm-token-file, with what `scontrol token` prints, and --slurm-user for a proxy's token",
-            exit_code=2,
         )
     if answer.status_code in _NO_CONTROLLER:
         message = f"{client.base_url}{path} has no answer {words}"

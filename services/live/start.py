@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from detectors.engine.state import StateError
 from services.detect.warmup import Line, Warmup, lines_of
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.wire import Origin
 from services.live.alerts import Alerts
 from services.live.feed import Detection, Feed
@@ -136,10 +136,9 @@ def saved_in(file: StateFile | None, url: str) -> Saved | None:
         say_unused(error)
         return None
     if saved is not None and saved.document["server"] != url:
-        raise UserError(
+        raise UsageError(
             f"--state has what was learnt from {saved.document['server']}, not from {url}",
             remedy="name another folder for this server",
-            exit_code=2,
         )
     return saved
 
@@ -150,10 +149,9 @@ def _cluster(reader: SeriesReader, asked: str | None, start: int, end: int) -> s
     if asked is None:
         return next(iter(reader.clusters(start, end)), _UNNAMED)
     if known and asked not in known:
-        raise UserError(
+        raise UsageError(
             f"no series has cluster={asked!r}: there are {', '.join(sorted(known)[:8])}",
             remedy="correct --cluster, or leave it out",
-            exit_code=2,
         )
     if known:
         reader.selectors = [("", f"{_NOT_REPLAYED},cluster={json.dumps(asked, ensure_ascii=False)}")]

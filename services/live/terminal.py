@@ -8,7 +8,7 @@ from typing import Any
 from detectors.contract import Finding
 from services.detect.warmup import Line
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.times import format_time
 from services.live.alerts import alerted, finding_record
 from services.live.poll_loop import News
@@ -185,7 +185,7 @@ class FindingsFile:
                 file.write(text)
         except OSError as error:
             remedy = "name a file in a folder that is there"
-            raise UserError(f"{self._path}: cannot be written: {error.strerror}", remedy=remedy, exit_code=2) from None
+            raise UsageError(f"{self._path}: cannot be written: {error.strerror}", remedy=remedy) from None
 
 
 def _machines(topology: Topology) -> str:

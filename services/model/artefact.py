@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from detectors.contract import FloatArray
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.model.peers import FEATURES
 
 FORMAT: Final = "hindcast.novelty/v1"
@@ -87,8 +87,8 @@ def save(model: Model, path: Path) -> str:
         staged.replace(path)
     except OSError as error:
         staged.unlink(missing_ok=True)
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there", exit_code=2
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there"
         ) from None
     return digest
 
@@ -102,9 +102,7 @@ def load(path: Path) -> tuple[Model, str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}", remedy="give a model's file", exit_code=2
-        ) from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy="give a model's file") from None
     first, _, rest = content.partition(b"\n")
     if not first.startswith(_FAMILY) or len(first) > 64:
         raise UserError(f"{path}: not a model of hindcast's", remedy=_AGAIN)

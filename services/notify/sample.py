@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import httpx
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 _TIMEOUT_S = 10.0
 
@@ -64,9 +64,7 @@ def post_sample(url: str) -> str:
             timeout=_TIMEOUT_S,
         )
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise UserError(
-            f"{url} is not a URL to post to: {error}", remedy="write http://HOST:PORT/PATH", exit_code=2
-        ) from None
+        raise UsageError(f"{url} is not a URL to post to: {error}", remedy="write http://HOST:PORT/PATH") from None
     except httpx.TransportError as error:
         raise UserError(
             f"no answer from {url}: {str(error) or type(error).__name__}",

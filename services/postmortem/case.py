@@ -8,7 +8,7 @@ from detectors.contract import Entity, Finding, Instant
 from detectors.engine.engine import Choice
 from detectors.incidents.knowledge import IncidentConfig
 from detectors.incidents.report import Cause, Incident, Member
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.embedded import latest, steps
 from services.recording.model import Event, Job, Label
 from services.recording.reader import Recording
@@ -167,10 +167,9 @@ def investigate(
     by_cost = sorted(incidents, key=lambda one: (-(one.impact.gpu_hours_lost or 0.0), one.opened_at, one.id))
     picked = next((one for one in by_cost if chosen is None or one.id == chosen), None)
     if picked is None:
-        raise UserError(
+        raise UsageError(
             f"{recording.path}: has no incident {chosen!r}",
             remedy=f"there are: {', '.join(one.id for one in incidents)}",
-            exit_code=2,
         )
     return Case(
         recording,

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from detectors.fleet.scheduling import ADMINS, is_maintenance
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.model import Cluster, Event, Gpu, Job, Label, Link, Manifest, Nic, Node, Topology
 from services.recording.pseudonyms import Pseudonyms
@@ -58,14 +58,11 @@ def read_salt(path: Path) -> bytes:
     try:
         salt = path.read_bytes().strip()
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be read: {error.strerror}", remedy="name a file with the salt", exit_code=2
-        ) from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy="name a file with the salt") from error
     if len(salt) < _SHORTEST_SALT:
-        raise UserError(
+        raise UsageError(
             f"{path}: a salt of {len(salt)} bytes can be guessed",
             remedy=f"make one of at least {_SHORTEST_SALT}, as in: openssl rand -hex 32 > {path}",
-            exit_code=2,
         )
     return salt
 

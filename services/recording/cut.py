@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.instants import format_instant
 from services.recording.model import Label
 from services.recording.reader import Recording
@@ -22,10 +22,9 @@ def cut_recording(
     manifest = recording.manifest
     first, last = manifest.start if start is None else start, manifest.end if end is None else end
     if not manifest.start <= first < last <= manifest.end:
-        raise UserError(
+        raise UsageError(
             f"{recording.path}: no stretch from {format_instant(first)} to {format_instant(last)}",
             remedy=f"the recording lasts from {format_instant(manifest.start)} to {format_instant(manifest.end)}",
-            exit_code=2,
         )
     upto = None if end is None else last
     with RecordingWriter(out) as writer:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from services.kit.documents import NOT_YAML, parse_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.contract import Draft, Report
 from services.recording.model import Event, Job, Node, Topology
 from services.recording.reader import Recording
@@ -66,18 +66,18 @@ def read_aliases(path: Path) -> dict[str, list[str]]:
     except (OSError, *NOT_YAML) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f": line {mark.line + 1}"
-        raise UserError(f"{path}{place}: no file of aliases", remedy=remedy, exit_code=2) from error
+        raise UsageError(f"{path}{place}: no file of aliases", remedy=remedy) from error
     if not isinstance(found, dict):
-        raise UserError(f"{path}: no file of aliases", remedy=remedy, exit_code=2)
+        raise UsageError(f"{path}: no file of aliases", remedy=remedy)
     aliases: dict[str, list[str]] = {}
     owner: dict[str, str] = {}
     for machine, names in found.items():
         if not isinstance(machine, str) or not isinstance(names, list | None):
-            raise UserError(f"{path}: {machine!r} is no name with a list of names", remedy=remedy, exit_code=2)
+            raise UsageError(f"{path}: {machine!r} is no name with a list of names", remedy=remedy)
         aliases[machine] = [str(name) for name in names or []]
         for name in aliases[machine]:
             if owner.setdefault(name, machine) != machine or name in found:
-                raise UserError(f"{path}: {name} stands for two machines", remedy="leave it with one", exit_code=2)
+                raise UsageError(f"{path}: {name} stands for two machines", remedy="leave it with one")
     return aliases
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from services.kit.documents import NOT_YAML, parse_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.model import Label
 from services.recording.reader import Recording, describe, read_lines, read_manifest, to_json_line
 from services.recording.validate import validate_recording
@@ -45,7 +45,7 @@ def add_label(directory: Path, fields: Mapping[str, Any]) -> Label:
         free = next(name for name in (f"{letter}{number}" for number in range(1, len(taken) + 2)) if name not in taken)
         label = _label({"id": free, **fields})
         if label.id in taken:
-            raise UserError(f"label {label.id} is there already", remedy="`edit` it, or give another --id", exit_code=2)
+            raise UsageError(f"label {label.id} is there already", remedy="`edit` it, or give another --id")
         _replace(directory, [*labels, label])
     return label
 
@@ -58,7 +58,7 @@ def edit_label(directory: Path, label_id: str, fields: Mapping[str, Any], clear:
         content = labels[place].model_dump(exclude_unset=True)
         unknown = [name for name in clear if name not in content or Label.model_fields[name].is_required()]
         if unknown:
-            raise UserError(f"label {label_id} has no {unknown[0]} to take away", remedy="see `list`", exit_code=2)
+            raise UsageError(f"label {label_id} has no {unknown[0]} to take away", remedy="see `list`")
         label = _label({**{key: value for key, value in content.items() if key not in clear}, **fields})
         labels[place] = label
         _replace(directory, labels)
@@ -80,10 +80,9 @@ def parse_entity(text: str, where: str = "") -> dict[str, str | int]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         number = key in _INTEGERS and value.isascii() and value.isdecimal() and len(value) < 6
         if not equals or not key or not value or key in entity or (key in _INTEGERS and not number):
-            raise UserError(
+            raise UsageError(
                 f"{where}: {text!r} is no entity" if where else f"{text!r} is no entity",
                 remedy="write it as node=v041,gpu=3 or switch=leaf-1,port=Ethernet8",
-                exit_code=2,
             )
         entity[key] = int(value) if number else value
     return entity
@@ -94,16 +93,16 @@ def _place(labels: list[Label], label_id: str) -> int:
         if label.id == label_id:
             return place
     there = ", ".join(label.id for label in labels) or "no label at all"
-    raise UserError(f"no label {label_id!r}", remedy=f"there is {there}", exit_code=2)
+    raise UsageError(f"no label {label_id!r}", remedy=f"there is {there}")
 
 
 def _label(fields: Mapping[str, Any]) -> Label:
     try:
         label = Label.model_validate(fields)
     except ValidationError as error:
-        raise UserError(f"the label: {describe(error)}", remedy="give what is missing or wrong", exit_code=2) from error
+        raise UsageError(f"the label: {describe(error)}", remedy="give what is missing or wrong") from error
     if not math.isfinite(label.within_s):
-        raise UserError("within_s is no number of seconds", remedy="give a number", exit_code=2)
+        raise UsageError("within_s is no number of seconds", remedy="give a number")
     return label
 
 
@@ -169,7 +168,7 @@ def _check(directory: Path, text: str) -> None:
         found = [one for one in validate_recording(beside) if one.file == _LABELS and one.where]
     if found:
         lines = "".join(f"\n  {one.problem} ({one.remedy})" for one in found)
-        raise UserError(f"the labels would not be valid:{lines}", remedy="correct what is named", exit_code=2)
+        raise UsageError(f"the labels would not be valid:{lines}", remedy="correct what is named")
 
 
 def _with_hash(path: Path, digest: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.clocks import Skew, clock_skews, shifts_of
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.instants import format_instant
@@ -97,10 +97,9 @@ def merge_recordings(
 def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_gaps: bool) -> None:
     names = sorted(_chosen(parts))
     if len(names) > 1 and cluster is None:
-        raise UserError(
+        raise UsageError(
             f"recordings of different clusters: {', '.join(names)}",
             remedy="merge recordings of one cluster; if it is one under several names, give --cluster NAME",
-            exit_code=2,
         )
     unnamed = [part.manifest.name for part in parts if part.manifest.cluster.name not in names]
     if unnamed and cluster is None:
@@ -113,11 +112,10 @@ def _check(parts: Sequence[Part], cluster: str | None, report: Report, *, log_ga
         margin = MARGIN_MS if start == end else 0
         if reach is not None and start - margin > reach[0]:
             hint = "merge recordings whose times overlap; check the clocks and time zones of what was imported"
-            raise UserError(
+            raise UsageError(
                 f"{part.path}: begins at {format_instant(start)}, after the others have ended "
                 f"at {format_instant(reach[1])}",
                 remedy="; ".join([hint, *report.notes]),
-                exit_code=2,
             )
         reach = max((end + margin, end), reach or (end, end))
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from services.kit.documents import read_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.instants import format_instant
 from services.recording.job_labels import jobs_by_labels
 from services.recording.model import Event, Job, Label, Manifest, Topology
@@ -39,9 +39,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Return recording.yaml of a directory. UserError where it is missing, unreadable or of another format version."""
     path = directory / "recording.yaml"
     if not directory.is_dir():
-        raise UserError(
-            f"{directory}: no such recording", remedy="give the directory that holds recording.yaml", exit_code=2
-        )
+        raise UsageError(f"{directory}: no such recording", remedy="give the directory that holds recording.yaml")
     try:
         content = read_yaml(path, exit_code=1)
     except FileNotFoundError:

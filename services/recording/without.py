@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 WORDS: Final[dict[str, str]] = {
     "default-fields": "DCGM: all but what dcgm-exporter reports by default",
@@ -33,7 +33,5 @@ def parse_words(given: Sequence[str]) -> tuple[str, ...]:
     unknown = sorted({word for word in words if word not in WORDS})
     if unknown or not words:
         wrong = ", ".join(repr(word) for word in unknown) or "nothing"
-        raise UserError(
-            f"--without: {wrong} cannot be taken away", remedy=f"there are: {', '.join(WORDS)}", exit_code=2
-        )
+        raise UsageError(f"--without: {wrong} cannot be taken away", remedy=f"there are: {', '.join(WORDS)}")
     return tuple(dict.fromkeys(words))

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import BaseModel
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.instants import format_instant
 from services.recording.model import Event, Job, Label, Manifest, Topology
 from services.recording.reader import times_of, to_json_line
@@ -147,10 +147,9 @@ class RecordingWriter:
     def __init__(self, out: Path) -> None:
         self.out = out
         if out.exists():
-            raise UserError(
+            raise UsageError(
                 f"{out}: exists already, and a recording is immutable once written",
                 remedy="choose another --out, or remove the directory first",
-                exit_code=2,
             )
         self._work = out.with_name(f".{out.name}.{os.getpid()}.partial")
         try:
@@ -158,7 +157,7 @@ class RecordingWriter:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work.mkdir()
         except OSError as error:
-            raise UserError(f"{out}: cannot be written: {error}", remedy="choose another --out", exit_code=2) from error
+            raise UsageError(f"{out}: cannot be written: {error}", remedy="choose another --out") from error
         self._streams: dict[str, _StreamFile] = {}
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from services.kit import replays, topics
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.kafka import KafkaSettings, admin, producer
 from services.kit.replay_directory import ReplayDirectory
 from services.kit.times import wall_ms
@@ -67,10 +67,9 @@ class Manager:
     def _check_tenant(self, spec: ReplaySpec) -> None:
         data = self._settings.receive_data
         if spec.target == "receive" and data is not None and (data / spec.name / replays.REMOVED_MARK).exists():
-            raise UserError(
+            raise UsageError(
                 f"Receive still holds the removed replay {spec.name}, until it starts next",
                 remedy="choose another --name, or restart the stack first",
-                exit_code=2,
             )
 
     def get(self, name: str) -> Replay:
@@ -79,9 +78,7 @@ class Manager:
             return self._replays[name]
         except KeyError:
             known = ", ".join(sorted(self._replays)) or "none"
-            raise UserError(
-                f"there is no replay named {name}", remedy=f"the replays here are: {known}", exit_code=2
-            ) from None
+            raise UsageError(f"there is no replay named {name}", remedy=f"the replays here are: {known}") from None
 
     def all(self) -> list[Replay]:
         """Return all replays by name."""
@@ -102,10 +99,9 @@ class Manager:
     def set_speed(self, name: str, speed: Speed) -> Replay:
         """Change the speed of a replay."""
         if self.get(name).entry.spec.shift == "start-now" and speed != 1:
-            raise UserError(
+            raise UsageError(
                 f"replay {name} runs with shift start-now, in step with the clock: its speed is 1",
                 remedy="start another with --shift now",
-                exit_code=2,
             )
         return self._ordered(name, SetSpeed(speed_of(speed)))
 
@@ -184,10 +180,9 @@ class Manager:
         full = path.resolve()
         roots = [root.resolve() for root in self._settings.recordings]
         if roots and not any(full.is_relative_to(root) for root in roots):
-            raise UserError(
+            raise UsageError(
                 f"{path}: not in a folder that this service may replay from",
                 remedy=f"recordings may lie in {', '.join(str(root) for root in roots)} (HINDCAST_REPLAY_RECORDINGS)",
-                exit_code=2,
             )
         return full
 
@@ -195,9 +190,7 @@ class Manager:
         with admin(self._kafka) as client:
             missing = sorted({*topics.declared().streams(), topics.REPLAYS, topics.UNITS} - set(client.list_topics()))
         if missing:
-            raise UserError(
-                f"Kafka lacks the topic(s) {', '.join(missing)}", remedy="run `hindcast topics create`", exit_code=2
-            )
+            raise UsageError(f"Kafka lacks the topic(s) {', '.join(missing)}", remedy="run `hindcast topics create`")
 
     def _announced(self) -> dict[str, replays.ReplayState]:
         directory = ReplayDirectory(self._kafka)

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,7 @@ class Mailbox:
                 held[1].set_exception(self._over())
 
     def _over(self) -> UserError:
-        return UserError(
+        return UsageError(
             f"replay {self._name} is over",
             remedy=f"play it again with `hindcast replay seek {self._name} +00:00:00`, or start a new one",
-            exit_code=2,
         )

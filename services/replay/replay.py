@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from services.kit import replays
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.problems import RefusedError
 from services.kit.topics import declared
 from services.recording.reader import Recording
@@ -322,16 +322,14 @@ def sought(entry: Entry, to_ms: int, warm_ms: int) -> Entry:
     """
     spec = entry.spec
     if spec.shift == "start-now":
-        raise UserError(
+        raise UsageError(
             f"replay {spec.name} runs with shift start-now, in step with the clock: it cannot be moved",
             remedy="start another with --from, or use --shift now",
-            exit_code=2,
         )
     if not spec.from_ms <= to_ms < spec.to_ms:
-        raise UserError(
+        raise UsageError(
             f"the target lies outside the window of replay {spec.name}",
             remedy="seek inside its window (see `hindcast replay status`), or start another replay",
-            exit_code=2,
         )
     warm_from_ms = max(spec.from_ms, to_ms - warm_ms)
     return entry.model_copy(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.replays import DetectorSettings, DetectorTails
 from services.recording.instants import resolve_instant
 from services.recording.reader import Recording
@@ -66,16 +66,15 @@ def plan(request: ReplayRequest, recording: Recording, taken: Collection[str], n
     Prometheus, which wants recent times; kept ones to Receive, which takes any.
     """
     if request.shift == "start-now" and request.speed != 1:
-        raise UserError(
+        raise UsageError(
             f"shift start-now at speed {request.speed}: faster than the clock, it would land in the future",
             remedy="use --speed 1, or --shift now",
-            exit_code=2,
         )
     manifest = recording.manifest
     from_ms = moment(request.from_, "from", recording) if request.from_ else manifest.start
     to_ms = moment(request.to, "to", recording) if request.to else manifest.end
     if from_ms >= to_ms:
-        raise UserError("the window is empty: `from` is not before `to`", remedy="mend --from and --to", exit_code=2)
+        raise UsageError("the window is empty: `from` is not before `to`", remedy="mend --from and --to")
     shift_ms = {"now": now_ms - to_ms, "start-now": now_ms - from_ms, "keep": 0}[request.shift]
     return ReplaySpec(
         name=check_name(request.name, taken) if request.name else free_name(manifest.name, taken),
@@ -100,12 +99,12 @@ def moment(text: str, what: str, recording: Recording) -> int:
         at_ms = resolve_instant(text, start, end)
     except ValueError as error:
         remedy = "write RFC 3339 (2024-04-01T08:00:00Z), +HH:MM:SS or +10m from the recording's start, -5m from its end"
-        raise UserError(f"{what}: {error}", remedy=remedy, exit_code=2) from None
+        raise UsageError(f"{what}: {error}", remedy=remedy) from None
     if not start <= at_ms <= end:
         length = (end - start) // 1000
         reach = f"+{length // 3600:02d}:{length // 60 % 60:02d}:{length % 60:02d}"
         remedy = f"{recording.manifest.name} reaches from +00:00:00 to {reach}"
-        raise UserError(f"{what}: {text} is outside the recording", remedy=remedy, exit_code=2)
+        raise UsageError(f"{what}: {text} is outside the recording", remedy=remedy)
     return at_ms
 
 
@@ -113,10 +112,10 @@ def check_name(name: str, taken: Collection[str]) -> str:
     """Return `name` if a replay may be called so; raise UserError (exit code 2) if not."""
     if not _NAME.fullmatch(name) or name in _RESERVED:
         remedy = "use up to 63 lower-case letters, digits and hyphens, not a hyphen at either end, and not 'live'"
-        raise UserError(f"{name!r} cannot be the name of a replay", remedy=remedy, exit_code=2)
+        raise UsageError(f"{name!r} cannot be the name of a replay", remedy=remedy)
     if name in taken:
         remedy = f"choose another --name, or remove that one first: hindcast replay rm {name}"
-        raise UserError(f"there is a replay named {name} already", remedy=remedy, exit_code=2)
+        raise UsageError(f"there is a replay named {name} already", remedy=remedy)
     return name
 
 

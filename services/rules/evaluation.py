@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 from services.rules.feed import Places, Reads, frames
@@ -122,10 +122,9 @@ def reads_of(evaluator: Path, files: Sequence[Path], flags: Sequence[str] = (), 
     except OSError as error:
         raise UserError(f"{evaluator}: {error.strerror}", remedy="hindcast stack build") from error
     if done.returncode:
-        raise UserError(
+        raise UsageError(
             f"the rules cannot be read: {done.stderr.strip()}",
             remedy="correct the file; `promtool check rules` says the same",
-            exit_code=2,
         )
     return Reads.of(json.loads(done.stdout), places or {})
 

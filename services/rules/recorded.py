@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.wait import until
 from services.sink.connection import Connection, Reply
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples, request
@@ -81,7 +81,7 @@ def _by_page(blocks: list[Samples]) -> dict[int, list[Samples]]:
             np.concatenate([getattr(block, name) for block in some]) for name in ("series", "times", "values")
         )
         if times.min() < EARLIEST_MS or times.max() > LATEST_MS:
-            raise UserError("the series would lie before 1971 or after 2109", remedy="give another --at", exit_code=2)
+            raise UsageError("the series would lie before 1971 or after 2109", remedy="give another --at")
         found[page].append(Samples(series, times, values))
     return found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from detectors.engine.engine import Choice
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.cut import cut_recording
 from services.recording.embedded import engine_for, fed
 from services.recording.reader import Recording
@@ -38,10 +38,9 @@ def halves(recordings: Sequence[Recording], folder: Path) -> tuple[list[Recordin
                 lot.append(Recording.open(cut_recording(one, folder / part, name=part, **stretch)))
         left_ms = max(0, left_ms - length)
     if not earlier or not later:
-        raise UserError(
+        raise UsageError(
             "there is too little history to learn from one half of it and judge on the other",
             remedy="give recordings of some hours, of times when all was well",
-            exit_code=2,
         )
     return earlier, later
 

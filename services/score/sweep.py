@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from detectors.contract import Default, Detector
 from detectors.registry import discover
 from detectors.spec import configure
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.processes import pool_of
 from services.score.suite import Scorecard, Scored, score_recording
 from services.score.tally import Tally
@@ -44,7 +44,7 @@ def kind_of(detector: str) -> type[Detector]:
     """Return a detector by name. UserError: there is none."""
     known = discover()
     if detector not in known:
-        raise UserError(f"no detector {detector!r}", remedy=f"there are: {', '.join(known)}", exit_code=2)
+        raise UsageError(f"no detector {detector!r}", remedy=f"there are: {', '.join(known)}")
     return known[detector]
 
 
@@ -57,10 +57,8 @@ def values_around(kind: type[Detector], setting: str) -> list[Value]:
     if isinstance(default, bool):
         return [False, True]
     if isinstance(default, str):
-        raise UserError(
-            f"{setting} of {kind.spec.name} is text: it has no range",
-            remedy=f"--setting {setting}=ONE,OTHER",
-            exit_code=2,
+        raise UsageError(
+            f"{setting} of {kind.spec.name} is text: it has no range", remedy=f"--setting {setting}=ONE,OTHER"
         )
     if 0 < default < 1:
         odds = default / (1 - default)
@@ -75,9 +73,7 @@ def values_around(kind: type[Detector], setting: str) -> list[Value]:
 def _default(kind: type[Detector], setting: str) -> Default:
     defaults = kind.spec.defaults
     if setting not in defaults:
-        raise UserError(
-            f"{kind.spec.name} has no setting {setting!r}", remedy=f"there are: {', '.join(defaults)}", exit_code=2
-        )
+        raise UsageError(f"{kind.spec.name} has no setting {setting!r}", remedy=f"there are: {', '.join(defaults)}")
     return defaults[setting]
 
 
@@ -106,10 +102,8 @@ def sweep(
     default = _default(kind, setting).value
     wrong = [str(value) for value in values if not _fits(kind, setting, value)]
     if wrong:
-        raise UserError(
-            f"{setting} of {kind.spec.name} can't be {', '.join(wrong)}",
-            remedy=f"its default is {default}",
-            exit_code=2,
+        raise UsageError(
+            f"{setting} of {kind.spec.name} can't be {', '.join(wrong)}", remedy=f"its default is {default}"
         )
     found: dict[tuple[int, int], Scored] = {}
     with pool_of(workers) as pool:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.sink import metrics
 from services.sink.connection import Connection, Reply
 from services.sink.encode import Samples, request
@@ -162,11 +162,10 @@ class Delivery:
         if self._settings.protocol == "v1":
             return count if accepted else None
         if accepted and not reply.counts:
-            raise UserError(
+            raise UsageError(
                 f"{self._settings.url} answers {reply.status} to remote-write v2 without saying how many "
                 f"samples it has written: it does not know v2 and has stored nothing",
                 remedy="set HINDCAST_SINK_PROTOCOL=v1 for this target (Thanos Receive needs it)",
-                exit_code=2,
             )
         if accepted and (reply.written is None or reply.written > count):
             metrics.MISCOUNTED.labels(self._settings.server).inc()

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 10_240
@@ -42,11 +42,10 @@ class PortBook:
             try:
                 self._held[wanted] = _bind_again(wanted)
             except OSError as error:
-                raise UserError(
+                raise UsageError(
                     f"port {wanted} of {LOOPBACK} cannot be used ({setting}={wanted}): {error.strerror}",
                     remedy=f"end what listens there (ss -ltnp 'sport = :{wanted}'), or set {setting} to another port, "
                     "or to 0 for any free one",
-                    exit_code=2,
                 ) from error
             return wanted
         held = self._free()

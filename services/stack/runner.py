@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Self
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.wait import until
 from services.stack import build, monitor, state
 from services.stack.child import NativeSpawner, Spawner
@@ -129,8 +129,8 @@ class Stack:
         try:
             return self._processes[name]
         except KeyError:
-            raise UserError(
-                f"this stack has no process {name!r}", remedy=f"it has {', '.join(self._processes)}", exit_code=2
+            raise UsageError(
+                f"this stack has no process {name!r}", remedy=f"it has {', '.join(self._processes)}"
             ) from None
 
     @property
@@ -155,7 +155,7 @@ class Stack:
     def add(self, spec: ProcessSpec) -> ManagedProcess:
         """Add a process for `start_all` to start when what it needs is healthy."""
         if spec.name in self._processes:
-            raise UserError(f"this stack has a process {spec.name!r} already", exit_code=2)
+            raise UsageError(f"this stack has a process {spec.name!r} already")
         process = self._processes[spec.name] = ManagedProcess(
             spec,
             log=self.logs / f"{spec.name}.log",
@@ -303,19 +303,17 @@ def _own(state_dir: Path) -> IO[str]:
         state_dir.mkdir(parents=True, exist_ok=True)
         file = (state_dir / "lock").open("w", encoding="ascii")
     except OSError as error:
-        raise UserError(
+        raise UsageError(
             f"cannot write to the state folder {state_dir}: {error.strerror}",
             remedy="choose another by HINDCAST_STACK_STATE_DIR",
-            exit_code=2,
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise UserError(
+        raise UsageError(
             f"a stack is running already in {state_dir}",
             remedy="end it (hindcast stack down), or choose another folder by HINDCAST_STACK_STATE_DIR",
-            exit_code=2,
         ) from None
     return file
 
@@ -329,7 +327,7 @@ def _with_needed(only: Collection[str] | None, there: Mapping[str, tuple[str, ..
         return tuple(there)
     unknown = sorted(set(only) - set(there))
     if unknown:
-        raise UserError(f"no such server: {', '.join(unknown)}", remedy=f"there are {', '.join(there)}", exit_code=2)
+        raise UsageError(f"no such server: {', '.join(unknown)}", remedy=f"there are {', '.join(there)}")
     wanted = set(only)
     while needed := {other for name in wanted for other in there[name]} - wanted:
         wanted |= needed

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, HttpUrl, SecretStr, TypeAdapter, Val
 from pydantic_settings import SettingsConfigDict
 
 from services.kit import folders
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.secret import Secret, secrets_among
 from services.kit.settings import Settings, load
 from services.kit.shipped import shipped
@@ -118,9 +118,8 @@ def load_settings(**given: object) -> StackSettings:
     known = {f"{ENV_PREFIX}{name}".upper() for name in names}
     unknown = sorted(name for name in os.environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
     if unknown:
-        raise UserError(
+        raise UsageError(
             f"unknown setting(s) in the environment: {', '.join(unknown)}",
             remedy=f"the settings are {', '.join(sorted(known))}",
-            exit_code=2,
         )
     return load(StackSettings, **given)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.wait import until
 
 _NAME = "stack.json"
@@ -64,8 +64,8 @@ def read(state_dir: Path) -> Running | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise UserError(
-            f"{state_dir / _NAME} cannot be read: {error.error_count()} errors", remedy="remove the file", exit_code=2
+        raise UsageError(
+            f"{state_dir / _NAME} cannot be read: {error.error_count()} errors", remedy="remove the file"
         ) from None
     return running if running.runner.alive() else None
 

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def require(tool: Tool) -> str:
     """Return the path of `tool`. Raises UserError (exit code 2) with how to get it where it is missing or too old."""
     found = look_for(tool)
     if found.problem:
-        raise UserError(f"{tool.name} {tool.purpose}, and {found.problem}", remedy=tool.remedy, exit_code=2)
+        raise UsageError(f"{tool.name} {tool.purpose}, and {found.problem}", remedy=tool.remedy)
     return found.path
 
 

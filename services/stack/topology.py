@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.replays import REMOVED_MARK
 from services.stack import configs, monitor
 from services.stack.addresses import Addresses
@@ -304,10 +304,9 @@ def _alertmanager_config(settings: StackSettings) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(
+        raise UsageError(
             f"{ENV_PREFIX}ALERTMANAGER_CONFIG names {path}, which cannot be read: {error.strerror}",
             remedy="correct the path, or unset it for the configuration that comes with hindcast",
-            exit_code=2,
         ) from error
 
 

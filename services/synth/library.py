@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detectors.nearest import meant
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.folders import cache_dir
 from services.kit.shipped import shipped
 from services.recording.reader import read_manifest
@@ -32,7 +32,7 @@ def find_scenario(name: str) -> Path:
     found = scenario_paths()
     if name not in found:
         problem = f"no scenario {name!r}{meant(name, found)}"
-        raise UserError(problem, remedy=f"there are: {', '.join(found) or 'none'}", exit_code=2)
+        raise UsageError(problem, remedy=f"there are: {', '.join(found) or 'none'}")
     return found[name]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.model import Job
 from services.recording.reader import times_of
 from services.recording.writer import RecordingWriter
@@ -81,7 +81,7 @@ class Variant:
             ("world", self.world, 1, MOST_SEED),
         ):
             if value is not None and not least <= value <= most:
-                raise UserError(f"{what} {value} is out of range", remedy=f"give {least} to {most}", exit_code=2)
+                raise UsageError(f"{what} {value} is out of range", remedy=f"give {least} to {most}")
 
     @property
     def suffix(self) -> str:

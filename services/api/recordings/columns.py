@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from services.api.models import Entity
 from services.api.recordings.library import Window
 from services.api.recordings.models import Values
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
 from services.recording.stream_file import open_stream
@@ -118,20 +118,18 @@ def chunks(recording: Recording, kind: str, field: str, window: Window, entities
     """Yield a column's rows within a window; UserError where there is no such stream or column of numbers."""
     if kind not in recording.streams():
         there = ", ".join(recording.streams())
-        raise UserError(
-            f"{recording.manifest.name} has no stream {kind}", remedy=f"ask for one of {there}", exit_code=2
-        )
+        raise UsageError(f"{recording.manifest.name} has no stream {kind}", remedy=f"ask for one of {there}")
     if field in ("timestamp", *STREAMS[kind].key_names, *STREAMS[kind].text_values):
-        raise UserError(f"{field} of {kind} is no reading", remedy=_FIELDS, exit_code=2)
+        raise UsageError(f"{field} of {kind} is no reading", remedy=_FIELDS)
     with open_stream(recording.path / STREAMS[kind].file) as file:
         if field not in file.schema_arrow.names:
-            raise UserError(f"{kind} has no field {field}", remedy=_FIELDS, exit_code=2)
+            raise UsageError(f"{kind} has no field {field}", remedy=_FIELDS)
     for batch in recording.batches(kind, window.start, window.end + 1, columns=[field]):
         column: Any = batch.column(field)
         try:
             values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
         except (ValueError, NotImplementedError):  # Arrow's errors are of these kinds
-            raise UserError(f"{field} of {kind} is {column.type}, no number", remedy=_FIELDS, exit_code=2) from None
+            raise UsageError(f"{field} of {kind} is {column.type}, no number", remedy=_FIELDS) from None
         values = np.where(np.isfinite(values), values, np.nan)
         yield Chunk(times_of(batch), entities.of(batch), values)
 

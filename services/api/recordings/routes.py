@@ -19,7 +19,7 @@ from services.api.recordings.models import Coverage, Heatmap, LogLines, Recordin
 from services.api.runs.heat import heatmap
 from services.api.runs.runs import Runs
 from services.api.settings import ApiSettings
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.problems import RefusedError
 from services.recording.instants import resolve_instant
 from services.recording.reader import Recording
@@ -152,7 +152,7 @@ def window_of(recording: Recording, from_: str | None, to: str | None) -> Window
     low = start if from_ is None else max(start, _moment(from_, start))
     high = end if to is None else min(end, _moment(to, start))
     if low > high:
-        raise UserError("the window is empty", remedy="mend `from` and `to`: both are of recording time", exit_code=2)
+        raise UsageError("the window is empty", remedy="mend `from` and `to`: both are of recording time")
     return Window(low, high)
 
 
@@ -164,6 +164,4 @@ def _moment(text: str, start: int) -> int:
     try:
         return resolve_instant(text, start)
     except (ValueError, OverflowError) as error:
-        raise UserError(
-            str(error), remedy="write RFC 3339, +HH:MM:SS from the start, or epoch ms", exit_code=2
-        ) from None
+        raise UsageError(str(error), remedy="write RFC 3339, +HH:MM:SS from the start, or epoch ms") from None

@@ -22,7 +22,7 @@ from services.backtest.tickets import Ticket, read_tickets
 from services.backtest.truth import correction_of
 from services.backtest.windows import Cuts
 from services.detect.choices import choices_of
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.executors import alone
 from services.kit.problems import RefusedError
 from services.kit.times import parse_time
@@ -46,7 +46,7 @@ def checked(folder: Path, asked: BacktestRequest) -> None:
     names = [*(one.name for one in asked.configurations), *(one.name for one in asked.rules)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"two of them are called {twice!r}", remedy="give each a name of its own", exit_code=2)
+        raise UsageError(f"two of them are called {twice!r}", remedy="give each a name of its own")
     if asked.of is not None:
         _span(asked.of.model_dump(by_alias=True))
     for number, one in enumerate(asked.configurations):
@@ -182,5 +182,5 @@ def _span(stretch: Mapping[str, Any]) -> tuple[int, int]:
     """Return the time asked for, in ms. UserError (exit code 2) where it is none."""
     first, last = parse_time(stretch["from"]), parse_time(stretch["to"])
     if last <= first:
-        raise UserError("`to` is not after `from`", remedy="correct the two", exit_code=2)
+        raise UsageError("`to` is not after `from`", remedy="correct the two")
     return first, last

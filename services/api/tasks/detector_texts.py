@@ -7,7 +7,7 @@ import yaml
 
 from services.detect.choices import CALIBRATION, choices_of, incident_config_of
 from services.kit.documents import NOT_YAML, parse_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 _REMEDY = "`hindcast config init` writes a detectors.yaml with every setting, its unit and its default"
 
@@ -38,12 +38,12 @@ def settings_in(name: str, text: str) -> dict[str, Any]:
     except UserError as error:
         _, *problems = error.message.splitlines()  # the first line counts them
         found = [f"{_where(name, _line_of(one.strip(), lines))}: {one.strip()}" for one in problems]
-        raise UserError("; ".join(found) or f"{name}: {error.message}", remedy=_REMEDY, exit_code=2) from None
+        raise UsageError("; ".join(found) or f"{name}: {error.message}", remedy=_REMEDY) from None
     return settings
 
 
 def _wrong(name: str, line: int | None, words: str, remedy: str) -> UserError:
-    return UserError(f"{_where(name, line)}: {words}", remedy=remedy, exit_code=2)
+    return UsageError(f"{_where(name, line)}: {words}", remedy=remedy)
 
 
 def _where(name: str, line: int | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from services.api.tasks.models import Importer, ImporterOption
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.problems import missing
 from services.recording.importers.registry import discover
 
@@ -34,16 +34,15 @@ def options_of(importer: str, given: list[str]) -> dict[str, Any]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or name not in hints or name in found or _ESCAPES.search(value):
-            raise UserError(
+            raise UsageError(
                 f"option {text[:100]!r} cannot be given to {importer}",
                 remedy=f"give NAME=VALUE once each, of {', '.join(hints)}",
-                exit_code=2,
             )
         try:
             found[name] = TypeAdapter(get_args(hints[name])[0]).validate_python(value)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]["msg"]
-            raise UserError(f"option {name}: {wrong}", remedy=get_args(hints[name])[1], exit_code=2) from None
+            raise UsageError(f"option {name}: {wrong}", remedy=get_args(hints[name])[1]) from None
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.problems import RefusedError
 from services.kit.shipped import shipped
 from services.rules.evaluation import reads_of
@@ -21,7 +21,7 @@ def shipped_rules() -> list[Path]:
     folder = shipped("alert-rules")
     files = rule_files(folder)
     if not files:
-        raise UserError(f"{folder}: has no rule files", remedy="do without the rules", exit_code=2)
+        raise UsageError(f"{folder}: has no rule files", remedy="do without the rules")
     return files
 
 
@@ -44,12 +44,10 @@ def written(path: Path, text: str) -> Path:
     try:
         reads_of(evaluator, [path])
     except UserError as error:
-        raise UserError("; ".join(_wrong(error, path, text)), remedy=error.remedy, exit_code=2) from None
+        raise UsageError("; ".join(_wrong(error, path, text)), remedy=error.remedy) from None
     if not alerts_in([path]):
-        raise UserError(
-            f"{path.name}: there is no alert in it",
-            remedy="give a group of rules with one: `- alert: NAME`",
-            exit_code=2,
+        raise UsageError(
+            f"{path.name}: there is no alert in it", remedy="give a group of rules with one: `- alert: NAME`"
         )
     return path
 

@@ -13,7 +13,7 @@ from services.cli.recordings.commands import Strict
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User
 from services.cli.recordings.named import recordings_of
 from services.cli.written import write_files
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from detectors.engine.engine import Choice
@@ -78,7 +78,7 @@ def backtest(
     from services.recording.importers.parts.zones import zone_of
 
     if (url is None) == (not recordings):
-        raise UserError("name recordings, or a server by --url", remedy="hindcast backtest DIR", exit_code=2)
+        raise UsageError("name recordings, or a server by --url", remedy="hindcast backtest DIR")
     cuts = Cuts(_length("--window", window), _length("--warm-up", warm_up, least=0), _grid(grid))
     span, folder = _span(from_, to, url is not None), work or cache_dir("backtest")
     asked = Asked(
@@ -117,7 +117,7 @@ def _named(option: str, given: Sequence[Path]) -> dict[str, Path]:
     stems = [path.stem for path in given]
     found = {str(path) if stems.count(path.stem) > 1 else path.stem: path for path in given}
     if len(found) < len(given):
-        raise UserError(f"{option} names a file twice", remedy="give each once", exit_code=2)
+        raise UsageError(f"{option} names a file twice", remedy="give each once")
     return found
 
 
@@ -129,7 +129,7 @@ def _rule_sets(given: Sequence[Path] | None) -> "dict[str, RuleSet]":
     for name, path in _named("--rules", given or ()).items():
         files = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
         if not files or not all(file.is_file() for file in files):
-            raise UserError(f"{path}: no such rule file", remedy="name a file or a folder of rule files", exit_code=2)
+            raise UsageError(f"{path}: no such rule file", remedy="name a file or a folder of rule files")
         evaluator = evaluator_program()
         reads_of(evaluator, files)
         found[name] = RuleSet([file.absolute() for file in files], evaluator)
@@ -145,14 +145,14 @@ def _length(option: str, text: str, least: int = 60_000) -> int:
     except ValueError:
         length = -1
     if length < least:
-        raise UserError(f"{option} {text!r} is no length of time", remedy="write it as 1d, 6h or 1h30m", exit_code=2)
+        raise UsageError(f"{option} {text!r} is no length of time", remedy="write it as 1d, 6h or 1h30m")
     return length
 
 
 def _grid(text: str) -> int:
     found = _length("--grid", text, least=1)
     if 30_000 % found or found < 5000:
-        raise UserError(f"--grid {text} is none", remedy="5s, 10s, 15s or 30s", exit_code=2)
+        raise UsageError(f"--grid {text} is none", remedy="5s, 10s, 15s or 30s")
     return found
 
 
@@ -162,15 +162,15 @@ def _span(start: str | None, end: str | None, needed: bool) -> tuple[int, int]:
     from services.recording.instants import resolve_past
 
     if needed and (start is None or end is None):
-        raise UserError("--url needs --from and --to", remedy="for instance --from -90d --to now", exit_code=2)
+        raise UsageError("--url needs --from and --to", remedy="for instance --from -90d --to now")
     now = wall_ms()
     try:
         first = 0 if start is None else resolve_past(start, now)
         last = now if end is None else resolve_past(end, now)
     except ValueError as error:
-        raise UserError(str(error), remedy="write 2026-03-04T00:00:00Z, -90d or now", exit_code=2) from None
+        raise UsageError(str(error), remedy="write 2026-03-04T00:00:00Z, -90d or now") from None
     if last <= first:
-        raise UserError(f"--to {end} is not after --from {start}", remedy="correct the two", exit_code=2)
+        raise UsageError(f"--to {end} is not after --from {start}", remedy="correct the two")
     return first, last
 
 

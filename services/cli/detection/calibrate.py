@@ -11,7 +11,7 @@ import typer
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
 from services.cli.recordings.named import recordings_of
 from services.cli.written import write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,10 +51,8 @@ def calibrate(
     from services.score.suite import node_days, score_all
 
     if bool(recordings) == (url is not None):
-        raise UserError(
-            "name recordings or a server",
-            remedy="hindcast calibrate DIR..., or --url http://prometheus:9090",
-            exit_code=2,
+        raise UsageError(
+            "name recordings or a server", remedy="hindcast calibrate DIR..., or --url http://prometheus:9090"
         )
     _check(out)
     overrides = {name: given for name, given in overrides_in(config).items() if name != CALIBRATION}
@@ -81,16 +79,15 @@ def calibrate(
 
 def _check(out: Path) -> None:
     if out.is_dir() or not out.resolve().parent.is_dir():
-        raise UserError(f"--out {out}: no file can be written there", remedy="name a file in a folder", exit_code=2)
+        raise UsageError(f"--out {out}: no file can be written there", remedy="name a file in a folder")
 
 
 def _one_cluster(recordings: "Sequence[Recording]") -> None:
     names = sorted({one.manifest.cluster.name for one in recordings})
     if len(names) > 1:
-        raise UserError(
+        raise UsageError(
             f"the recordings are of {len(names)} clusters: {', '.join(names)}",
             remedy="what is usual is a cluster's own: calibrate each by itself",
-            exit_code=2,
         )
 
 

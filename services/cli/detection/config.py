@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.written import unwritable
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from detectors.contract import Default
@@ -33,7 +33,7 @@ def init(
         with out.open("x", encoding="utf-8") as file:
             file.write(commented())
     except FileExistsError:
-        raise UserError(f"{out}: exists already", remedy="name another file", exit_code=2) from None
+        raise UsageError(f"{out}: exists already", remedy="name another file") from None
     except OSError as error:
         raise unwritable(out, f"cannot be written: {error.strerror}") from None
     typer.echo(f"{out}: written; nothing in it differs from the defaults yet")

@@ -10,7 +10,7 @@ import typer
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
 from services.cli.recordings.named import recording_of
 from services.cli.written import write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +61,8 @@ def coverage(
     from services.recording.seen import coverage_of, seen_in
 
     if (recording is None) == (url is None):
-        raise UserError(
-            "name a recording or a server", remedy="hindcast coverage DIR, or --url http://prometheus:9090", exit_code=2
+        raise UsageError(
+            "name a recording or a server", remedy="hindcast coverage DIR, or --url http://prometheus:9090"
         )
     choices = load_choices(config)
     with ExitStack() as stack:
@@ -104,10 +104,9 @@ def _with(seen: "Seen", beside: "Sequence[str]") -> "Seen":
             wrong.append(repr(word))
     if wrong:
         kinds = sorted({need if need.startswith(("logs", "topology")) else need.partition(".")[0] for need in known})
-        raise UserError(
+        raise UsageError(
             f"--with: no detector asks for {', '.join(wrong)}",
             remedy=f"there are {', '.join(kinds)}, and fields such as dcgm.DCGM_FI_DEV_XID_ERRORS",
-            exit_code=2,
         )
     return replace(seen, shares={**seen.shares, **added})
 

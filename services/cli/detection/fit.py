@@ -7,7 +7,7 @@ import typer
 
 from services.cli.detection.run import write_lines
 from services.cli.recordings.named import RecordingDir, recordings_of
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.times import format_time
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _findings(path: Path) -> "list[Finding]":
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}", remedy="give a readable file", exit_code=2) from None
+        raise UsageError(f"{path}: cannot be read: {error}", remedy="give a readable file") from None
     for number, line in enumerate(lines, start=1):
         try:
             found.append(finding_in(line))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli.written import unwritable, write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from services.postmortem.case import Case
@@ -54,7 +54,7 @@ def postmortem(
 
     form = _FORMS.get(out.suffix.lower())
     if form is None:
-        raise UserError(f"{out}: neither .html nor .md", remedy="--out report.html, or --out report.md", exit_code=2)
+        raise UsageError(f"{out}: neither .html nor .md", remedy="--out report.html, or --out report.md")
     if not os.access(out if out.exists() else out.parent, os.W_OK) or out.is_dir():
         raise unwritable(out, "is a folder" if out.is_dir() else "cannot be written")
     recording = Path(subject)
@@ -102,9 +102,7 @@ def _run(name: str) -> tuple[Path, dict[str, Any]]:
         remedy = "name a directory that has a recording.yaml, or see `GET /api/v1/runs` of hindcast api"
         if name in scenario_paths():
             remedy = f"it is a scenario: `hindcast make {name} --out {name}` makes the recording"
-        raise UserError(
-            f"{name}: neither a recording's directory, nor a run or replay in {path}", remedy=remedy, exit_code=2
-        )
+        raise UsageError(f"{name}: neither a recording's directory, nor a run or replay in {path}", remedy=remedy)
     return Path(row["path"]), json.loads(row["detectors"])
 
 

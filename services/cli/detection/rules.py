@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.written import write_file, write_files
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.shipped import shipped
 from services.kit.times import format_time
 
@@ -79,7 +79,7 @@ def rules(
     single = {"--openmetrics": openmetrics, "--remote-write": remote_write, "--blocks": blocks, "--at": at}
     if any(value is not None for value in single.values()) and (every or len(names or ()) > 1):
         option = next(name for name, value in single.items() if value is not None)
-        raise UserError(f"{option} takes one recording", remedy="name a single one", exit_code=2)
+        raise UsageError(f"{option} takes one recording", remedy="name a single one")
     settings = Settings(
         interval=interval, lookback=lookback, replay=replay, openmetrics=openmetrics, blocks=blocks, kept_as=of or ""
     )
@@ -112,9 +112,9 @@ def _files(given: "Sequence[Path] | None") -> list[Path]:
     found = list(given or rule_files(_ALERT_RULES))
     for path in found:
         if not path.is_file():
-            raise UserError(f"{path}: no such rule file", remedy="name a file of Prometheus' rules", exit_code=2)
+            raise UsageError(f"{path}: no such rule file", remedy="name a file of Prometheus' rules")
     if not found:
-        raise UserError(f"{_ALERT_RULES}: has no rule files", remedy="name yours with --rules", exit_code=2)
+        raise UsageError(f"{_ALERT_RULES}: has no rule files", remedy="name yours with --rules")
     return [path.absolute() for path in found]
 
 
@@ -122,7 +122,7 @@ def _duration(name: str, value: str) -> None:
     import re
 
     if not re.fullmatch(_Duration, value):
-        raise UserError(f"{name} {value!r} is no duration", remedy="write it like 15s or 1m30s", exit_code=2)
+        raise UsageError(f"{name} {value!r} is no duration", remedy="write it like 15s or 1m30s")
 
 
 def _paths(names: "Sequence[str] | None", every: bool) -> list[str]:
@@ -130,7 +130,7 @@ def _paths(names: "Sequence[str] | None", every: bool) -> list[str]:
     from services.synth.library import scenario_paths
 
     if bool(names) == every:
-        raise UserError("name recordings or scenarios, or say --all", remedy="hindcast rules --all", exit_code=2)
+        raise UsageError("name recordings or scenarios, or say --all", remedy="hindcast rules --all")
     return list(names or scenario_paths())
 
 
@@ -162,9 +162,9 @@ def _new_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         held = any(path.iterdir())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", remedy="name another folder", exit_code=2) from None
+        raise UsageError(f"{path}: {error.strerror}", remedy="name another folder") from None
     if held:
-        raise UserError(f"{path} is not empty", remedy="name a new folder for the blocks", exit_code=2)
+        raise UsageError(f"{path} is not empty", remedy="name a new folder for the blocks")
 
 
 def _with_write_back(

@@ -9,7 +9,7 @@ import typer
 
 from services.cli.recordings.commands import Strict
 from services.cli.written import write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,7 +113,7 @@ def recording_paths(
     from services.synth.story.scenario import load_scenario
 
     if bool(names) == every:
-        raise UserError("name recordings or scenarios, or say --all", remedy="hindcast score --all", exit_code=2)
+        raise UsageError("name recordings or scenarios, or say --all", remedy="hindcast score --all")
     found: list[Path] = []
     known = scenario_paths()
     for name in names or known:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.written import write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from detectors.contract import Detector
@@ -143,4 +143,4 @@ def _check_seeds(paths: list[Path]) -> None:
 
 
 def _refuse(why: str, instead: str) -> None:
-    raise UserError(why, remedy=f"give {instead}, or say --on-test-seeds and test on others", exit_code=2)
+    raise UsageError(why, remedy=f"give {instead}, or say --on-test-seeds and test on others")

@@ -166,28 +166,26 @@ def cut(
 
 def instant_given(option: str, text: str, start_ms: int, end_ms: int) -> int:
     """Return the instant an option gives, absolutely or from the start or end of a recording. UserError for none."""
-    from services.kit.errors import UserError
+    from services.kit.errors import UsageError
     from services.recording.instants import resolve_instant
 
     try:
         return resolve_instant(text, start_ms, end_ms)
     except ValueError as error:
         remedy = "write 2024-04-01T09:20:00Z, +01:20:00 or +1h20m from the start, or -10m from the end"
-        raise UserError(f"{option}: {error}", remedy=remedy, exit_code=2) from error
+        raise UsageError(f"{option}: {error}", remedy=remedy) from error
 
 
 def recording_name(out: Path) -> str:
     """Return the name a recording written to ``out`` has: the directory's own. UserError if it can be none."""
     import re
 
-    from services.kit.errors import UserError
+    from services.kit.errors import UsageError
 
     name = out.resolve().name
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise UserError(
-            f"--out {out}: {name!r} is no name for a recording",
-            remedy="use lower-case letters, digits and hyphens",
-            exit_code=2,
+        raise UsageError(
+            f"--out {out}: {name!r} is no name for a recording", remedy="use lower-case letters, digits and hyphens"
         )
     return name
 
@@ -216,16 +214,16 @@ def make(
 
 
 def _length_s(text: str) -> float:
-    from services.kit.errors import UserError
+    from services.kit.errors import UsageError
     from services.recording.instants import parse_offset
 
     try:
         length_s = parse_offset(text) / 1000
     except ValueError as error:
-        raise UserError(f"--duration: {error}", remedy="write +01:20:00 or +1h20m", exit_code=2) from error
+        raise UsageError(f"--duration: {error}", remedy="write +01:20:00 or +1h20m") from error
     if not 0 < length_s <= _LONGEST_S:
         problem = f"--duration {text}: must be longer than nothing, and {_LONGEST_S // 86_400} days at most"
-        raise UserError(problem, remedy="write +01:20:00 or +1h20m", exit_code=2)
+        raise UsageError(problem, remedy="write +01:20:00 or +1h20m")
     return length_s
 
 

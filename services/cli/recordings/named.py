@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 
 def recording_of(given: Path | None) -> Path | None:
@@ -25,12 +25,11 @@ def recording_of(given: Path | None) -> Path | None:
         if is_made(scenarios[name], made):
             return made
         problem = f"{name}: a scenario, of which no recording is made yet (or it has changed since)"
-        raise UserError(problem, remedy=f"`hindcast make {name}` makes it", exit_code=2)
+        raise UsageError(problem, remedy=f"`hindcast make {name}` makes it")
     beside = [path.parent.name for path in given.parent.glob("*/recording.yaml")]
-    raise UserError(
+    raise UsageError(
         f"{given}: no such recording{meant(given.name, [*beside, *scenarios])}",
         remedy="give the directory that holds recording.yaml, or a name that `hindcast list` shows",
-        exit_code=2,
     )
 
 

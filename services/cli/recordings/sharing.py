@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli.recordings.named import NewDir, RecordingDir, recordings_of
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from services.recording.model import Label
@@ -49,7 +49,7 @@ def merge(
 
     recording_name(out)
     if len(recordings) < 2:
-        raise UserError("one recording alone cannot be merged", remedy="name two or more", exit_code=2)
+        raise UsageError("one recording alone cannot be merged", remedy="name two or more")
     opened = [Recording.open(path) for path in recordings]
     identity = Identity() if aliases is None else identify(opened, read_aliases(aliases))
     with TemporaryDirectory(prefix="hindcast-merge-") as scratch, progress_bar("merging") as progress:
@@ -127,9 +127,9 @@ def _add(
     if distractor:
         within = within or 0
     elif fault == "none":
-        raise UserError("--fault is missing", remedy="name it, or say --distractor: it only looks wrong", exit_code=2)
+        raise UsageError("--fault is missing", remedy="name it, or say --distractor: it only looks wrong")
     elif within is None:
-        raise UserError("--within is missing", remedy="seconds within which an alert is due: --within 60", exit_code=2)
+        raise UsageError("--within is missing", remedy="seconds within which an alert is due: --within 60")
     fields = _fields(context.obj, entity=entity, onset=onset, end=end or "", within=within, also=also, impact=impact)
     plain = {"fault": fault, "id": label_id, "job_id": job, "cause": cause, "note": note, "incident": incident}
     flags = {"root": root, "optional": optional, "distractor": distractor}
@@ -163,7 +163,7 @@ def _edit(
     plain = {"fault": fault, "job_id": job, "cause": cause, "note": note, "incident": incident}
     given = {key: value for key, value in (plain | {"root": root, "optional": optional}).items() if value is not None}
     if not fields and not given and not clear:
-        raise UserError("nothing to change was given", remedy="see `hindcast label DIR edit --help`", exit_code=2)
+        raise UsageError("nothing to change was given", remedy="see `hindcast label DIR edit --help`")
     typer.echo(f"changed {_shown(edit_label(context.obj, label_id, fields | given, clear or ()))}")
 
 
@@ -219,7 +219,7 @@ def _numbers(text: str) -> dict[str, float | int]:
             if not math.isfinite(number):
                 raise ValueError  # noqa: TRY301 - refused like any other text that is no number
         except ValueError:
-            raise UserError(f"--impact: {part!r} is no number", remedy="write gpus=8,jobs=1", exit_code=2) from None
+            raise UsageError(f"--impact: {part!r} is no number", remedy="write gpus=8,jobs=1") from None
         numbers[key.strip()] = int(number) if number.is_integer() else number
     return numbers
 

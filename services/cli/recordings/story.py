@@ -148,7 +148,7 @@ def named(given: str) -> Path | None:
     UserError: it is neither.
     """
     from detectors.nearest import meant
-    from services.kit.errors import UserError
+    from services.kit.errors import UsageError
     from services.synth.library import find_scenario, scenario_paths
 
     path = Path(given)
@@ -158,8 +158,7 @@ def named(given: str) -> Path | None:
         return None  # the reader says what is missing in it
     if path.exists() or given in scenario_paths():
         return find_scenario(given)
-    raise UserError(
+    raise UsageError(
         f"{given}: neither a recording's directory nor a scenario's name{meant(given, scenario_paths())}",
         remedy="`hindcast list` shows the scenarios",
-        exit_code=2,
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from services.api.settings import ApiSettings
@@ -35,7 +35,7 @@ def api(
     settings = load(ApiSettings, **{name: value for name, value in given.items() if value is not None})
     if (absent := next((path for path in library or () if not path.exists()), None)) is not None:
         remedy = "name a folder of recordings, or a recording, that is there"
-        raise UserError(f"--library {absent}: no such folder", remedy=remedy, exit_code=2)
+        raise UsageError(f"--library {absent}: no such folder", remedy=remedy)
     if not settings.library:  # what was made here comes before the small one of that name
         settings = settings.model_copy(update={"library": (FOLDER, cache_dir("recordings"))})
     settings, kafka = beside_the_stack(settings, load(KafkaSettings))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 
 def backup(
@@ -54,9 +54,7 @@ def _kept_by_default() -> Sequence[Path]:
     places = (load(ApiSettings).data_dir, load_settings().state_dir / "services")
     found = [place.resolve() for place in places if place.is_dir()]
     if not found:
-        raise UserError(
-            f"nothing is kept in {' or '.join(str(place) for place in places)}",
-            remedy="name the folders to back up",
-            exit_code=2,
+        raise UsageError(
+            f"nothing is kept in {' or '.join(str(place) for place in places)}", remedy="name the folders to back up"
         )
     return found

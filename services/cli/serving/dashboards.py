@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from services.dashboards.live import Window
@@ -46,16 +46,14 @@ def render_dashboards(
 
     unknown = sorted(set(names or ()) - set(NAMES))
     if unknown:
-        raise UserError(f"no dashboard {', '.join(unknown)}", remedy=f"there are {', '.join(NAMES)}", exit_code=2)
+        raise UsageError(f"no dashboard {', '.join(unknown)}", remedy=f"there are {', '.join(NAMES)}")
     chosen = dict(_pair(one) for one in var or ())
     window = _window(since, until)
     try:
         from services.dashboards.render import render
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"drawing needs {error.name}, which is not installed",
-            remedy="install it: pip install matplotlib",
-            exit_code=2,
+        raise UsageError(
+            f"drawing needs {error.name}, which is not installed", remedy="install it: pip install matplotlib"
         ) from error
     for one in render(list(names or NAMES), url or _url(), window, out, chosen, dpi=dpi):
         slowest = max(answer.seconds for answer in one.answers)
@@ -66,7 +64,7 @@ def render_dashboards(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UserError(f"--var {text}: not NAME=VALUE", remedy="write it like --var node=v041", exit_code=2)
+        raise UsageError(f"--var {text}: not NAME=VALUE", remedy="write it like --var node=v041")
     return name, value
 
 
@@ -91,7 +89,7 @@ def _window(since: str | None, until: str | None) -> "Window":
         end_ms = resolve_past(until or "now", now)
         start_ms = resolve_past(since, now) if since else end_ms - 3_600_000
     except ValueError as error:
-        raise UserError(str(error), remedy="write 2024-04-01T08:00:00Z, -2h or now", exit_code=2) from None
+        raise UsageError(str(error), remedy="write 2024-04-01T08:00:00Z, -2h or now") from None
     if start_ms >= end_ms:
-        raise UserError("--from is not before --to", remedy="give a range that holds the replay", exit_code=2)
+        raise UsageError("--from is not before --to", remedy="give a range that holds the replay")
     return Window(start_ms, end_ms)

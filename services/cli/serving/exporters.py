@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.written import write_file
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from services.exporters.app import Fleet
@@ -45,9 +45,9 @@ def exporters(
     try:
         start = start if from_ is None else resolve_instant(from_, start)
     except ValueError as error:
-        raise UserError(f"--from: {error}", remedy="write RFC 3339, or +HH:MM:SS", exit_code=2) from error
+        raise UsageError(f"--from: {error}", remedy="write RFC 3339, or +HH:MM:SS") from error
     if not opened.manifest.start <= start < end:
-        raise UserError("--from lies outside the recording", remedy="`hindcast show` says its span", exit_code=2)
+        raise UsageError("--from lies outside the recording", remedy="`hindcast show` says its span")
     fleet = Fleet(
         opened,
         Playhead(start, end, speed, time.monotonic, time.monotonic()),

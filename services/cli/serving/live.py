@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,9 +136,9 @@ def live(
     notify = _notify(alertmanager)
     known = topology_in(topology) if topology is not None else Topology()
     if slurm and kubernetes is not None:
-        raise UserError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them", exit_code=2)
+        raise UsageError("--slurm and --kubernetes both list the jobs", remedy="leave out one of them")
     if node_conditions and kubernetes is None:
-        raise UserError("--node-conditions writes into Kubernetes", remedy="give --kubernetes as well", exit_code=2)
+        raise UsageError("--node-conditions writes into Kubernetes", remedy="give --kubernetes as well")
     credentials = Credentials(slurm_user, slurm_token_file, slurm_ca_file)
     listed, nodes = _scheduler(slurm or [], credentials, kubernetes, kubernetes_token_file, kubernetes_ca_file)
     site = Site(known, listed, nodes, round(forget_after_days * DAY_MS))
@@ -205,10 +205,9 @@ def _detect(
 
 def _refuse_beside_kafka(given: "Sequence[str]") -> None:
     if given:
-        raise UserError(
+        raise UsageError(
             f"--kafka leaves detection and alerts to the services there: without {', '.join(given)}",
             remedy="leave out what is named; services.detect and services.notify have settings of their own",
-            exit_code=2,
         )
 
 
@@ -302,9 +301,8 @@ def _seconds(text: str) -> float:
     found = _DURATION.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 60 <= seconds <= _LONGEST_S:
-        raise UserError(
+        raise UsageError(
             f"--lookback {text!r} is no duration that can be used",
             remedy="write a duration from 1m to 31d, such as 1d or 6h",
-            exit_code=2,
         )
     return seconds

@@ -139,12 +139,12 @@ def control_url(settings: "ControlSettings") -> str:
 
 
 def _speed(text: str) -> float | str:
-    from services.kit.errors import UserError
+    from services.kit.errors import UsageError
 
     try:
         return "max" if text == "max" else float(text)
     except ValueError:
-        raise UserError(f"{text!r} is not a speed", remedy="give 1 to 1000, or max", exit_code=2) from None
+        raise UsageError(f"{text!r} is not a speed", remedy="give 1 to 1000, or max") from None
 
 
 def _call(method: str, path: str, body: dict[str, Any] | None = None) -> Any:

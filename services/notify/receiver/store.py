@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.times import format_time
 
 Received = dict[str, Any]
@@ -23,10 +23,9 @@ class Store:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
         except OSError as error:
-            raise UserError(
+            raise UsageError(
                 f"cannot write {path}: {error.strerror}",
                 remedy="set HINDCAST_RECEIVER_STATE_DIR to a folder that can be written",
-                exit_code=2,
             ) from error
         self._received = self._load()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.kit.errors import TooMuchError, UserError
+from services.kit.errors import TooMuchError, UsageError, UserError
 from services.recording.clocks import Skew, clock_skews
 from services.recording.identity import Identity, identify, read_aliases, renamed
 from services.recording.importers.contract import FileRow, Progress, Report, silent
@@ -67,7 +67,7 @@ def convert(
     imported, or ``out`` exists.
     """
     if out.exists():
-        raise UserError(f"{out} exists", remedy="name another directory", exit_code=2)
+        raise UsageError(f"{out} exists", remedy="name another directory")
     known = {} if aliases is None else read_aliases(aliases)
     scratch = out.with_name(f".{out.name}.{os.getpid()}.heap")
     try:
@@ -75,7 +75,7 @@ def convert(
         own = take_apart(scratch / "files")
         if not any(path.is_file() for path in (scratch / "files").rglob("*")):
             lines = "".join(f"\n  {name}: {why}" for name, why in refused.items())
-            raise UserError(f"{source}: holds no files{lines}", remedy="give the folder that has them", exit_code=2)
+            raise UsageError(f"{source}: holds no files{lines}", remedy="give the folder that has them")
         unread = dump_blocks(scratch / "files", most_bytes)
         heap = sort_heap(scratch / "files", recognisers(), unread, lambda share: progress(0.1 * share))
         if heap.aliases is not None and aliases is None:

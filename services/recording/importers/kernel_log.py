@@ -11,7 +11,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Annotated
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.logs.log_judgement import interesting, severity_of
 from services.recording.importers.parts.logs.log_lines import NO_TIME, LogLine, LogLines
@@ -46,7 +46,7 @@ def convert(
     UserError: the source does not exist, an option is malformed, no line could be imported, or ``out`` exists.
     """
     if year and not 1970 <= year < 2100:
-        raise UserError(f"--year {year}: is not from 1970 to 2099", remedy="correct the year", exit_code=2)
+        raise UsageError(f"--year {year}: is not from 1970 to 2099", remedy="correct the year")
     booted, about, times = instant_option(boot, "--boot"), instant_option(near, "--near"), zone_of(timezone)
     report = Report()
     files = SourceFiles(source, report, progress)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.json
 from numpy.typing import NDArray
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Progress, Report, silent
 from services.recording.importers.parts.moments import LATEST, plausible
 from services.recording.model import Event, Gpu, Job, Node, Topology
@@ -122,7 +122,7 @@ def convert(
 def _find(directory: Path) -> tuple[Path, list[Path]]:
     """Return the job's output and the node files, in the nodes' order."""
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory", remedy=_AS_SUBMITTED, exit_code=2)
+        raise UsageError(f"{directory}: no such directory", remedy=_AS_SUBMITTED)
     found = [path for path in directory.rglob("node_*.txt") if _NODE_FILE.fullmatch(path.name)]
     folders = sorted({path.parent for path in found})
     if len(folders) != 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.times import parse_instant, wall_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.series.held import nothing_captured
@@ -72,7 +72,7 @@ def convert(
     span = _span(from_, to, shift, rebase)
     if not 1 <= chunk <= _LONGEST_S or not 0.001 <= (step or 1) <= _LONGEST_S or step == 0 or retries < 0:
         remedy = f"--chunk is 1 to {_LONGEST_S:g} s, --step 0.001 to {_LONGEST_S:g} s, --retries 0 or more"
-        raise UserError("--chunk, --step or --retries is out of range", remedy=remedy, exit_code=2)
+        raise UsageError("--chunk, --step or --retries is out of range", remedy=remedy)
     access = Access(url, bearer_file, user, password_file, ca_file, tenant, retries=retries)
     report = Report()
     selectors = [_filters(text, cluster, replay) for text in match or ["{}"]]
@@ -110,11 +110,11 @@ def _span(start: str, end: str, shift_s: float, rebase: str | None) -> _Span:
         off = round(shift_s * 1000) if rebase is None else first - parse_instant(rebase)
     except (ValueError, OverflowError) as error:
         remedy = "write --from and --to such as 2024-04-01T08:00:00Z, -2h or now; --rebase is a time, --shift seconds"
-        raise UserError(str(error), remedy=remedy, exit_code=2) from error
+        raise UsageError(str(error), remedy=remedy) from error
     if last <= first:
-        raise UserError(f"--to {end} is not after --from {start}", remedy="correct the two", exit_code=2)
+        raise UsageError(f"--to {end} is not after --from {start}", remedy="correct the two")
     if rebase is not None and shift_s:
-        raise UserError("--shift and --rebase say the same", remedy="give one of them", exit_code=2)
+        raise UsageError("--shift and --rebase say the same", remedy="give one of them")
     return _Span(first, last, off)
 
 
@@ -122,8 +122,8 @@ def _filters(text: str, cluster: str | None, replay: str | None) -> tuple[str, s
     """Return metric name ("" for all) and label matchers of a selector, with the filters added."""
     found = _SELECTOR.fullmatch(text)
     if found is None:
-        raise UserError(
-            f"--match {text!r} is no selector", remedy="write NAME, {label='value'} or NAME{label='value'}", exit_code=2
+        raise UsageError(
+            f"--match {text!r} is no selector", remedy="write NAME, {label='value'} or NAME{label='value'}"
         )
     inner = [found["inner"].strip().rstrip(",")] if found["inner"] and found["inner"].strip() else []
     inner += [

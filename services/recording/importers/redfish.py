@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.times import epoch_ms
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.redfish_bodies import (
@@ -63,7 +63,7 @@ def convert(
     UserError: the source does not exist, an option is malformed, nothing could be imported, or ``out`` exists.
     """
     if not abs(clock_skew_s) < 1e9:
-        raise UserError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds", exit_code=2)
+        raise UsageError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds")
     report = Report()
     files = SourceFiles(source, report, progress)
     clock = dump_clock(files.root, start, every, timezone)

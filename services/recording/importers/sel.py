@@ -10,7 +10,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Annotated
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.machines.sel_blocks import RULE, Block, blocks_of
 from services.recording.importers.parts.machines.sel_lines import SelRecord, SensorReading, days_come_first, read_line
@@ -43,7 +43,7 @@ def convert(
     UserError: the source does not exist, an option is malformed, nothing could be imported, or ``out`` exists.
     """
     if not abs(clock_skew_s) < 1e9:
-        raise UserError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds", exit_code=2)
+        raise UsageError(f"--clock-skew-s {clock_skew_s:g}: no clock is so far off", remedy="give seconds")
     report = Report()
     files = SourceFiles(source, report, progress)
     clock = dump_clock(files.root, start, every, timezone)

@@ -11,7 +11,7 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.moments import parse_stamp
 from services.recording.importers.parts.schedulers.allocations import RUNNING, Allocation, fill, jobs_of
@@ -112,7 +112,7 @@ def _files(source: Path) -> list[Path]:
     else:
         paths = [source] if source.is_file() else []
     if not paths:
-        raise UserError(f"{source}: no such file", remedy=f"make one with `{_HOW}`", exit_code=2)
+        raise UsageError(f"{source}: no such file", remedy=f"make one with `{_HOW}`")
     return paths
 
 
@@ -134,8 +134,8 @@ def _records(path: Path, report: Report, progress: Progress, base: float, share:
             lines = _lines(path, lambda part: progress(base + share * part), errors)
             yield from _folded((_fixed_table if fixed else _table)(path, lines, report), report)
     except BROKEN as error:
-        raise UserError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}", remedy="check the file", exit_code=2
+        raise UsageError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}", remedy="check the file"
         ) from error
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import yaml
 
 from services.kit.documents import NOT_YAML
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.moments import LATEST, instant_option
 from services.recording.importers.parts.series.operation_trace import Floats, Ints, Sums, read_trace
@@ -78,7 +78,7 @@ def convert(
     path = _trace(source, trial)
     begin = instant_option(start, "--start") or 0
     if not 1 <= gpus_per_node <= 64:
-        raise UserError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number", exit_code=2)
+        raise UsageError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number")
     name = path.stem.removeprefix("trace-")
     layout = _layout(path.with_name(f"meta-{name}.yaml"), gpus_per_node)
     report = Report()
@@ -129,9 +129,9 @@ def _trace(source: Path, trial: str | None) -> Path:
     if trial is None and len(paths) == 1:
         return paths[0]
     if not paths:
-        raise UserError(f"{source}: no trace-NAME.parquet there", remedy=_REMEDY, exit_code=2)
+        raise UsageError(f"{source}: no trace-NAME.parquet there", remedy=_REMEDY)
     problem = "more than one trace there" if trial is None else f"no trace {trial!r} there"
-    raise UserError(f"{source}: {problem}", remedy=f"give --trial, one of {', '.join(names)}", exit_code=2)
+    raise UsageError(f"{source}: {problem}", remedy=f"give --trial, one of {', '.join(names)}")
 
 
 def _layout(path: Path, gpus_per_node: int) -> _Layout:
@@ -154,7 +154,7 @@ def _document(path: Path, load: Any) -> dict[str, Any]:
     try:
         content = load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path}: missing", remedy=_REMEDY, exit_code=2) from None
+        raise UsageError(f"{path}: missing", remedy=_REMEDY) from None
     except (OSError, *NOT_YAML) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"{path}: cannot be read: {reason}", remedy=_REMEDY) from error

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Draft, Progress, Report, silent
 from services.recording.importers.parts.logs.training_facts import LogFile, facts_of
 from services.recording.importers.parts.logs.training_lines import (
@@ -83,7 +83,7 @@ def convert(
     """
     begin, clock = instant_option(start, "--start"), zone_of(timezone)
     if not 1 <= gpus_per_node <= 64:
-        raise UserError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number", exit_code=2)
+        raise UsageError(f"--gpus-per-node {gpus_per_node}: not 1 to 64", remedy="correct the number")
     report = Report()
     jobs = _jobs(_paths(source), job_id, report, progress)
     for job in jobs:
@@ -126,7 +126,7 @@ def _paths(source: Path) -> list[Path]:
     else:
         paths = [source] if source.is_file() else []
     if not paths:
-        raise UserError(f"{source}: no log there", remedy=_REMEDY, exit_code=2)
+        raise UsageError(f"{source}: no log there", remedy=_REMEDY)
     return paths
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.synth.physics.effects import Floats, Ints
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Fabric:
             self._place.update((switch, index) for index, switch in enumerate(self.switches))
         if name not in self._place:
             there = f"switches are {', '.join(self.switches[:4])} ... {self.switches[-1]}" if self._place else "none"
-            raise UserError(f"the cluster has no switch {name!r}", remedy=there, exit_code=2)
+            raise UsageError(f"the cluster has no switch {name!r}", remedy=there)
         return self._place[name]
 
     def likeness(self, written_for: "Fabric", name: str) -> int:
@@ -156,7 +156,7 @@ class Fabric:
         index = written_for.switch_index(name)
         if index >= len(written_for.leaves):
             if not self.spines:
-                raise UserError(f"{name}: this cluster has no spines", remedy="choose another profile", exit_code=2)
+                raise UsageError(f"{name}: this cluster has no spines", remedy="choose another profile")
             spine = index - len(written_for.leaves)
             return len(self.leaves) + spine * len(self.spines) // len(written_for.spines)
         leaf = written_for.leaves[index]

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.kit.documents import read_yaml
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.model import Gpu, Link, Mount, Nic, Node, Switch, Topology
 from services.recording.reader import describe
 from services.synth.cluster.fabric import Fabric, fabric_of
@@ -207,7 +207,7 @@ class ClusterProfile(Strict):
             if path in {None, mount.mount}:
                 return mount
         there = ", ".join(mount.mount for mount in self.mounts)
-        raise UserError(f"profile {self.name}: has no mount {path!r}", remedy=f"mounts are {there}", exit_code=2)
+        raise UsageError(f"profile {self.name}: has no mount {path!r}", remedy=f"mounts are {there}")
 
     @cached_property
     def fabric(self) -> Fabric | None:
@@ -219,10 +219,9 @@ class ClusterProfile(Strict):
         try:
             return self.node_names.index(name)
         except ValueError:
-            raise UserError(
+            raise UsageError(
                 f"profile {self.name}: has no node {name!r}",
                 remedy=f"nodes are {self.node_names[0]} to {self.node_names[-1]}",
-                exit_code=2,
             ) from None
 
     def topology(self) -> Topology:
@@ -289,7 +288,7 @@ def load_yaml(path: Path, kind: Literal["profile", "scenario", "training preset"
         return read_yaml(path)
     except FileNotFoundError:
         remedy = "`hindcast list` shows the scenarios" if kind == "scenario" else f"give the path of a {kind}'s file"
-        raise UserError(f"{path}: no such {kind}", remedy=remedy, exit_code=2) from None
+        raise UsageError(f"{path}: no such {kind}", remedy=remedy) from None
 
 
 def load_profile(path: Path) -> ClusterProfile:
@@ -297,4 +296,4 @@ def load_profile(path: Path) -> ClusterProfile:
     try:
         return ClusterProfile.model_validate(load_yaml(path, "profile"))
     except ValidationError as error:
-        raise UserError(f"{path}: {describe(error)}", remedy="correct the profile", exit_code=2) from error
+        raise UsageError(f"{path}: {describe(error)}", remedy="correct the profile") from error

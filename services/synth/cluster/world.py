@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.synth.cluster.fabric import Fabric
 from services.synth.cluster.profile import ClusterProfile
 from services.synth.physics.effects import Ints
@@ -45,10 +45,9 @@ class World:
             index = self._place(written)
             taken = set(self._nodes.values())
             if len(taken) >= self.profile.nodes:
-                raise UserError(
+                raise UsageError(
                     f"profile {self.profile.name}: has {self.profile.nodes} nodes, and the scenario names more",
                     remedy="choose a larger scale, or a larger profile",
-                    exit_code=2,
                 )
             free = [one for one in range(self.profile.nodes) if one not in taken]
             stretches = self._stretches()
@@ -89,7 +88,7 @@ class World:
             else:
                 found.append(self.node(name))
         if not found:
-            raise UserError(f"nodes {given}: none is left", remedy="choose a larger scale", exit_code=2)
+            raise UsageError(f"nodes {given}: none is left", remedy="choose a larger scale")
         return list(dict.fromkeys(found))
 
     def _stretches(self) -> list[tuple[range, range]]:
@@ -133,10 +132,9 @@ class World:
         """The wiring. UserError: the profile has no network."""
         found = self.profile.fabric
         if found is None:
-            raise UserError(
+            raise UsageError(
                 f"profile {self.profile.name}: has no network, and the scenario needs one",
                 remedy="add a `network` to the profile, or choose another",
-                exit_code=2,
             )
         return found
 
@@ -147,10 +145,9 @@ class World:
     def needs_ethernet(self, kind: str) -> None:
         """Refuse what only an Ethernet fabric has. UserError: this one is InfiniBand."""
         if self.fabric.network.fabric == "infiniband":
-            raise UserError(
+            raise UsageError(
                 f"profile {self.profile.name}: its network is InfiniBand, which has no PFC and no ECN marks: no {kind}",
                 remedy="choose a profile whose network is roce, or leave the happening out",
-                exit_code=2,
             )
 
     def switch(self, name: str) -> int:
@@ -175,7 +172,7 @@ class World:
         """Return the cable in the uplink `number` (from 0) of a leaf, by its name in the scenario."""
         uplinks = self.fabric.uplinks(self.switch(leaf))
         if not len(uplinks):
-            raise UserError(f"{leaf}: has no uplinks", remedy="name a node, or a leaf below spines", exit_code=2)
+            raise UsageError(f"{leaf}: has no uplinks", remedy="name a node, or a leaf below spines")
         return int(uplinks[number % len(uplinks)])
 
     def mount(self, path: str) -> str:

@@ -6,7 +6,7 @@ What stands beside `preset` replaces the file's values, one by one.
 from pathlib import Path
 from typing import Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.kit.shipped import shipped
 from services.synth.cluster.profile import load_yaml
 
@@ -36,5 +36,5 @@ def _filled(training: Any, folder: Path) -> Any:
     path = next((place / name for place in (folder, SHIPPED) if (place / name).exists()), folder / name)
     values = load_yaml(path, "training preset")
     if not isinstance(values, dict):
-        raise UserError(f"{path}: not a mapping of a training's values", remedy="correct the preset", exit_code=2)
+        raise UsageError(f"{path}: not a mapping of a training's values", remedy="correct the preset")
     return values | {key: value for key, value in training.items() if key != "preset"}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.instants import InstantMs
 from services.recording.reader import describe
 from services.synth.cluster.profile import ClusterProfile, Strict, load_profile, load_yaml
@@ -209,8 +209,8 @@ def load_scenario(path: Path, seed: int | None = None) -> tuple[Scenario, Cluste
             content = with_presets(content, path.parent.parent / "profiles" / "training")
         scenario = Scenario.model_validate(content)
     except ValidationError as error:
-        raise UserError(f"{path}: {describe(error)}", remedy="correct the scenario", exit_code=2) from error
+        raise UsageError(f"{path}: {describe(error)}", remedy="correct the scenario") from error
     except ValueError as error:
-        raise UserError(f"{path}: {error}", remedy="correct the scenario", exit_code=2) from error
+        raise UsageError(f"{path}: {error}", remedy="correct the scenario") from error
     profile_path = path.parent.parent / "profiles" / f"{scenario.profile}.yaml"
     return scenario, load_profile(profile_path), profile_path

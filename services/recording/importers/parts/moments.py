@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.kit.times import epoch_ms, parse_instant
 from services.recording.importers.parts.source_files import where
 from services.recording.importers.parts.zones import zone_of
@@ -82,9 +82,9 @@ def instant_option(text: str, option: str) -> int | None:
         ms = parse_instant(text)
     except ValueError as error:
         remedy = "write it as 2024-04-01T08:00:00Z"
-        raise UserError(f"{option}: {error}", remedy=remedy, exit_code=2) from None
+        raise UsageError(f"{option}: {error}", remedy=remedy) from None
     if not plausible(ms):
-        raise UserError(f"{option}: {text} is before 1970 or after 2099", remedy="correct the time", exit_code=2)
+        raise UsageError(f"{option}: {text} is before 1970 or after 2099", remedy="correct the time")
     return ms
 
 
@@ -175,11 +175,11 @@ class DumpClock:
 def dump_clock(root: Path, start: str, every: float, timezone: str) -> DumpClock:
     """Return the clock that ``--start``, ``--every`` and ``--timezone`` describe. UserError for bad ones."""
     if not 0 <= every <= 1e8:
-        raise UserError(f"--every {every:g}: not a time between dumps", remedy="give seconds", exit_code=2)
+        raise UsageError(f"--every {every:g}: not a time between dumps", remedy="give seconds")
     modified = start == MODIFIED
     first = None if modified else instant_option(start, "--start")
     if first is None and every:
-        raise UserError("--every without --start", remedy="say with --start when the first was taken", exit_code=2)
+        raise UsageError("--every without --start", remedy="say with --start when the first was taken")
     return DumpClock(root, zone_of(timezone), first, round(every * 1000), modified)
 
 

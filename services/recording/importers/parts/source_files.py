@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.contract import Progress, Report
 
 MAX_LINE_BYTES = 65_536
@@ -188,13 +188,13 @@ def _found(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise UserError(f"{where(source)}: no such file or folder", remedy="correct the path", exit_code=2)
+        raise UsageError(f"{where(source)}: no such file or folder", remedy="correct the path")
     paths: list[Path] = []
     for folder, folders, names in os.walk(source):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_counted)
         paths.extend(Path(folder) / name for name in sorted(names, key=_counted) if not name.startswith("."))
     if not paths:
-        raise UserError(f"{where(source)}: holds no files", remedy="give the folder that has them", exit_code=2)
+        raise UsageError(f"{where(source)}: holds no files", remedy="give the folder that has them")
     return paths
 
 

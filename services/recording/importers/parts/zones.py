@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 
 _OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?")
 _HOURS: dict[str, float] = {
@@ -37,7 +37,7 @@ def zone_of(text: str) -> tzinfo:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         remedy = "write a name such as Europe/Zurich, or an offset such as +02:00"
-        raise UserError(f"--timezone {text}: no time zone that is known here", remedy=remedy, exit_code=2) from None
+        raise UsageError(f"--timezone {text}: no time zone that is known here", remedy=remedy) from None
 
 
 def is_zone(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from services.kit.archive_members import copy, damage, is_tar, opened
-from services.kit.errors import TooMuchError, UserError
+from services.kit.errors import TooMuchError, UsageError, UserError
 from services.kit.unpacking import Room, is_packed
 
 _DEEPEST = 3
@@ -33,7 +33,7 @@ def lay_out(source: Path, root: Path, most: int) -> dict[str, str]:
     bytes (TooMuchError). No link is followed, and nothing is written outside of `root`.
     """
     if not source.exists():
-        raise UserError(f"{source}: no such file or folder", remedy="correct the path", exit_code=2)
+        raise UsageError(f"{source}: no such file or folder", remedy="correct the path")
     room, refused = Room(most, lenient=True), dict[str, str]()
     root.mkdir(parents=True)
     if source.is_file():

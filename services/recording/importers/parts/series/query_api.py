@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.parts.series.matrix import Matrix, document_of, matrix_of, words_of
 
 if TYPE_CHECKING:
@@ -92,10 +92,9 @@ class Access:
         try:
             verify = client_context(*self._files) if any(self._files) else True
         except ValueError as error:
-            raise UserError(
+            raise UsageError(
                 f"cannot be read as certificates: {error}",
                 remedy="give files of PEM certificates, and a private key with its certificate",
-                exit_code=2,
             ) from error
         return httpx.Client(base_url=self.address, headers=headers, auth=auth, verify=verify, timeout=self.timeout_s)
 
@@ -108,14 +107,11 @@ def _checked(url: str, option: str) -> str:
     except httpx.InvalidURL:
         parsed = httpx.URL("")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise UserError(
-            f"{option} {url!r} is no URL", remedy="write http://host:port or https://host/path", exit_code=2
-        )
+        raise UsageError(f"{option} {url!r} is no URL", remedy="write http://host:port or https://host/path")
     if parsed.userinfo:
-        raise UserError(
+        raise UsageError(
             f"{option} holds a password, which others can read in the list of processes",
             remedy=f"use --user with --password-file or {PASSWORD_VARIABLE}",
-            exit_code=2,
         )
     return url.rstrip("/")
 
@@ -126,7 +122,7 @@ def _secret(path: Path | None, variable: str) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}", remedy="correct the path", exit_code=2) from error
+        raise UsageError(f"{path}: cannot be read: {error}", remedy="correct the path") from error
 
 
 @dataclass
@@ -238,15 +234,15 @@ class QueryApi:
             return TooMuchError(words)
         if status in _NOT_LET_IN:
             remedy = f"give --bearer-file, --user or {TOKEN_VARIABLE}, and --tenant where there are tenants"
-            return UserError(f"{self.access.url} does not let us in ({status}): {words}", remedy=remedy, exit_code=2)
+            return UsageError(f"{self.access.url} does not let us in ({status}): {words}", remedy=remedy)
         if status == 404:
             remedy = "give the address that has /api/v1/query below it, such as http://host:9090"
-            return UserError(f"{self.access.url} has no Prometheus query API there (404)", remedy=remedy, exit_code=2)
+            return UsageError(f"{self.access.url} has no Prometheus query API there (404)", remedy=remedy)
         if 300 <= status < 400:
             remedy = "give the address that it points to"
-            return UserError(f"{self.access.url} answers with a redirect ({status})", remedy=remedy, exit_code=2)
+            return UsageError(f"{self.access.url} answers with a redirect ({status})", remedy=remedy)
         remedy = "correct --match, --from, --to or --step"
-        return UserError(f"{self.access.url} refuses the query ({status}): {words}", remedy=remedy, exit_code=2)
+        return UsageError(f"{self.access.url} refuses the query ({status}): {words}", remedy=remedy)
 
     def _unreachable(self, error: Exception) -> UserError:
         return UserError(

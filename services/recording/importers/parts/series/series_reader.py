@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError, UserError
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
 from services.recording.importers.parts.series.census import Census, instance_host
@@ -85,10 +85,9 @@ class SeriesReader:
         for label, values in found.items():
             if len(values) > 1:
                 some = ", ".join(sorted(values)[:8])
-                raise UserError(
+                raise UsageError(
                     f"{self.api.access.url} holds series of {len(values)} {label}s there: {some}",
                     remedy=f"say which with --{label}; a recording is of one",
-                    exit_code=2,
                 )
         return sorted(found["cluster"])
 
