@@ -87,8 +87,6 @@ class Custom(Part):
     span_nulls: bool | None = None
     stacking: Stacking | None = None
     thresholds_style: LineMode | None = None
-    axis_label: str | None = None
-    axis_soft_min: float | None = None
     cell_options: CellOptions | None = None
     filterable: bool | None = None
 
@@ -103,7 +101,6 @@ class Defaults(Part):
     decimals: int | None = None
     min: float | None = None
     max: float | None = None
-    no_value: str | None = None
     mappings: tuple[ValueMapping, ...] = ()
     links: tuple[Link, ...] = ()
 

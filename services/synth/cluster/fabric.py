@@ -46,7 +46,6 @@ class Fabric:
     host_gbps: Floats
     up_leaf: Ints
     up_spine: Ints
-    up_number: Ints
     up_port: list[str]
     up_spine_port: list[str]
     up_gbps: float
@@ -220,7 +219,6 @@ def fabric_of(profile: "ClusterProfile") -> Fabric | None:
         ),
         up_leaf=up_leaf.astype(np.int64),
         up_spine=up_spine.astype(np.int64),
-        up_number=up_number.astype(np.int64),
         up_port=[network.port_name(most + int(number)) for number in up_number],
         up_spine_port=[
             network.port_name(int(owner) * links + int(number) // max(spines, 1))
