@@ -12,14 +12,9 @@ from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
+from detectors.storage.waits import DEVIATIONS, FAR, LASTS_MS, MEMORY_S
 
 _FIELDS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE")
-_MEMORY_S = 1800.0
-_LASTS_MS = 120_000
-_DEVIATIONS = 4.0
-"""Mean absolute deviations: three standard deviations of a normal distribution."""
-_FAR = 0.1
-"""Of a window in which a job waits far more than usual so much is learnt: another fault that lasts is no habit."""
 _AT_WORK = 0.2
 """Of the time; a job that is used for less loads, or stands: that is neither a habit nor a wait for slow data."""
 _SPINS_AT = 0.5
@@ -30,8 +25,8 @@ class GpuUse(Columns):
     """By GPU: the sums over this window of what is read of it (per cent, W), and of how many readings each is."""
 
     axis = "dcgm"
-    total: FloatArray = column(0.0, len(_FIELDS))
-    read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
+    total: NDArray[np.float32] = column(0.0, len(_FIELDS), dtype=np.float32)  # half the bytes are exact enough
+    read: NDArray[np.int16] = column(0, len(_FIELDS), dtype=np.int16)
 
     def take(self, batch: Batch) -> None:
         """Take readings of GPUs."""
@@ -65,7 +60,7 @@ class JobsUse(Columns):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__()
         self._fleet, self._layout = fleet, GpuLayout(fleet)
-        self.usual, self.draws = Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self.usual, self.draws = Habit(MEMORY_S), Habit(MEMORY_S)
 
     def close(self, now: Instant, means: FloatArray, jobs: Slots, window_s: float, kept: IntArray) -> None:
         """End a window in which GPUs were used as `means` (2, GPUs) say; the habit of `kept` (jobs) is not learnt."""
@@ -81,17 +76,16 @@ class JobsUse(Columns):
         self.grow(len(jobs))
         some, (used, watts) = np.array(numbers, np.int64), np.array(found).reshape(-1, len(_FIELDS)).T
         idle = 1 - used / 100
-        more, less = idle - self.usual.level[some], 1 - watts / self.draws.level[some]
-        learnt = self.usual.learnt_s[some] >= 5 * window_s
-        idles = learnt & (more > _DEVIATIONS * self.usual.spread[some])
-        spared = learnt & (less > _DEVIATIONS * self.draws.spread[some] / self.draws.level[some])
+        more, level = idle - self.usual.level[some], np.maximum(self.draws.level[some], 1.0)
+        less, learnt = 1 - watts / level, self.usual.learnt_s[some] >= 5 * window_s
+        idles = learnt & (more > DEVIATIONS * self.usual.spread[some])
+        spared = learnt & (less > DEVIATIONS * self.draws.spread[some] / level)
         self.at[some], self.idle[some] = now, np.where(idles, more, 0.0)
         self.rise[some] = np.fmax(self.idle[some], np.where(spared, less / _SPINS_AT, 0.0))
         learn = ~np.isin(some, kept) & (used >= 100 * _AT_WORK)
-        far = idles | spared
         for habit, value in ((self.usual, idle), (self.draws, watts)):
-            habit.learn(some[learn], value[learn], window_s * np.where(far, _FAR, 1.0)[learn])
+            habit.learn(some[learn], value[learn], window_s * np.where(idles | spared, FAR, 1.0)[learn])
 
     def lately(self, now: Instant) -> BoolArray:
         """Return which jobs' (jobs,) GPUs are read now."""
-        return np.asarray((self.at >= 0) & (now - self.at <= _LASTS_MS))
+        return np.asarray((self.at >= 0) & (now - self.at <= LASTS_MS))

@@ -12,11 +12,11 @@ _MICRO = 1e6
 _MOST_S = 86_400.0
 _SHARE = 0.1
 """A rank that waits for data for so much of its steps counts among those that wait."""
-_MEMORY_S = 1800.0
-_LASTS_MS = 120_000
-_DEVIATIONS = 4.0
+MEMORY_S = 1800.0
+LASTS_MS = 120_000
+DEVIATIONS = 4.0
 """Mean absolute deviations: three standard deviations of a normal distribution."""
-_FAR = 0.1
+FAR = 0.1
 """Of a window in which steps are far from usual so much is learnt: another fault that lasts for a while is no habit."""
 _SLOWER = 3.0
 """Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and not at all
@@ -52,7 +52,7 @@ class Waits(Columns):
 
     def __init__(self) -> None:
         super().__init__()
-        self.usual_share, self.usual_step = Habit(_MEMORY_S), Habit(_MEMORY_S)
+        self.usual_share, self.usual_step = Habit(MEMORY_S), Habit(MEMORY_S)
 
     def take(self, batch: Batch, slots: Slots) -> None:
         """Take note of the steps in a batch."""
@@ -86,7 +86,7 @@ class Waits(Columns):
         for habit, value, name in ((self.usual_share, share, "wait_rise"), (self.usual_step, step, "step_rise")):
             level = habit.level[some]
             unit = np.ones(len(some)) if name == "wait_rise" else level
-            far = value[some] - level > _DEVIATIONS * habit.spread[some]
+            far = value[some] - level > DEVIATIONS * habit.spread[some]
             far &= habit.learnt_s[some] >= 5 * window_s
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = np.where(far, (value[some] - level) / unit, 0.0)
@@ -96,12 +96,12 @@ class Waits(Columns):
                 self.longer_since[some] = np.where(rise > 0, np.where(since < 0, now, since), -1)
                 rise = np.where(count[some] < _FEW, np.minimum(rise, before), rise)
             getattr(self, name)[some] = rise
-            habit.learn(some[learn], value[some][learn], window_s * np.where(far, _FAR, 1.0)[learn])
+            habit.learn(some[learn], value[some][learn], window_s * np.where(far, FAR, 1.0)[learn])
         self.sums[:] = 0
 
     def reported(self, now: Instant) -> BoolArray:
         """Return which jobs (jobs,) have reported steps of late."""
-        return np.asarray((self.at >= 0) & (now - self.at <= _LASTS_MS))
+        return np.asarray((self.at >= 0) & (now - self.at <= LASTS_MS))
 
     def felt(self, now: Instant, since: Instant) -> FloatArray:
         """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN

@@ -76,6 +76,9 @@ _NO_MIDDLE: Final = 3
 _WAITS_AT_SM, WAITS_AT_WATTS = 0.2, 0.5
 """Of the SM activity and of the power that a GPU has at work, while it waits for others: estimates, as there is no
 measurement of both at hand. NCCL's kernels hold a part of the SMs; collectives draw less than computation."""
+IDLES_SPARE: Final = 0.15
+"""Of its power at work, for all of the time that it idles: GPUs that spin draw half of that (`WAITS_AT_WATTS`), idle
+ones a fifth (`IDLE_POWER`); half of the difference, as power is read at moments."""
 _LEAST_DRAWN: Final = float(np.log(1.3))
 """Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes, as our own worlds
 draw it (judgement: none of the recordings of others has such phases)."""
@@ -266,7 +269,8 @@ class Readings(Comparison):
             longer = longer if look.ends is None else np.where(look.ends, 0.0, longer)
             # Utilisation is of moments, and sees a part of what a GPU is idle in between.
             idle = np.where(-beside[UTIL] <= FLOOR, 0.0, -beside[BUSY])
-            starved = np.where(_others_spin(look), _starved(active, idle), 0.0)
+            spared = ~(beside[POWER] > np.log1p(-IDLES_SPARE * (1 - np.exp(-idle))))
+            starved = np.where(_others_spin(look) & spared, _starved(active, idle), 0.0)
             # Who spins waits for who does not, of three too, once the job has loaded; who works longer may have work.
             other = (of < _FEWEST) | (learnt_s >= _HABIT_S)
             lags = np.array([np.where(other, 0.0, clock), np.where(other, 0.0, longer), starved])

@@ -14,6 +14,7 @@ from detectors.straggler.readings import (
     BUSY,
     CLOCK,
     FULL,
+    IDLES_SPARE,
     LATE,
     LONG_WORK,
     LOW,
@@ -38,9 +39,6 @@ _MORE_TO_DO: Final = 1.5
 """Of the power of its peers: sixty stragglers with a lower clock, in recordings of others, draw 0.51 to 1.21 of it."""
 _OTHER_WORK: Final = 0.6
 """Of the tensor activity of its peers: slow memory lengthens the step of all, and leaves each as much to compute."""
-_SPARED_IDLE: Final = 0.15
-"""Of its power at work, for all of the time that it idles: GPUs that spin draw half of that (`WAITS_AT_WATTS`), idle
-ones a fifth (`IDLE_POWER`); half of the difference, as power is read at moments."""
 EXPLAINS: Final = 1.5
 """A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
 clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
@@ -137,11 +135,10 @@ class Suspect:
 
         Who idles draws less than who spins. GPUs that work each for itself do not: they have more to do, or less.
         """
-        spin = self.how == STARVED and self.in_step and float(np.fmax(*self.peers[[BUSY, UTIL]])) >= FULL
-        spared = _SPARED_IDLE * float(self.peers[BUSY] - self.own[BUSY])
-        return (
-            spin and not self.ratio(POWER) > 1 - spared and not abs(np.log(self.ratio(MEMORY))) > np.log1p(self.lag) / 3
-        )
+        others_spin = float(np.fmax(*self.peers[[BUSY, UTIL]])) >= FULL
+        draws_less = not self.ratio(POWER) > 1 - IDLES_SPARE * float(self.peers[BUSY] - self.own[BUSY])
+        moves_as_much = not abs(np.log(self.ratio(MEMORY))) > np.log1p(self.lag) / 3
+        return self.how == STARVED and self.in_step and others_spin and draws_less and moves_as_much
 
     def works_on(self, slower: float) -> bool:
         """Return whether its peers do so much less than it does that they wait for it, where its job is `slower` by a

@@ -35,12 +35,15 @@ def _second(values: FloatArray) -> FloatArray:
 
 @pytest.mark.parametrize("guessed", [False, True], ids=["its job is known", "a guess"])
 @pytest.mark.parametrize(
-    ("nodes", "util", "does", "found"),
-    [(4, 94, 1.0, [HOST]), (3, 94, 1.0, [HOST]), (2, 94, 1.0, []), (4, 100, 1.0, []), (4, 94, 0.85, [])],
-    ids=["four nodes", "three", "of two either may be", "always used", "it does less"],
-)
+    ("nodes", "util", "does", "draws", "found"),
+    [
+        (4, 94, 1.0, 0.95, [HOST]), (3, 94, 1.0, 0.95, [HOST]), (2, 94, 1.0, 0.95, []), (4, 100, 1.0, 0.95, []),
+        (4, 94, 0.85, 0.95, []), (4, 94, 1.0, 1.0, []),
+    ],
+    ids=["four nodes", "three", "of two either may be", "always used", "it does less", "it draws as much"],
+)  # fmt: skip
 def test_a_host_that_starves_its_gpus_from_the_first_step_on(
-    nodes: int, util: float, does: float, found: list[dict[str, str | int]], *, guessed: bool
+    nodes: int, util: float, does: float, draws: float, found: list[dict[str, str | int]], *, guessed: bool
 ) -> None:
     """Utilisation is of moments: where the engine is idle for a sixth of the time it shows a part of it."""
     read = {
@@ -48,7 +51,7 @@ def test_a_host_that_starves_its_gpus_from_the_first_step_on(
         UTIL: lambda _, values: 100 - (100 - util) * _second(values) + np.zeros(values.shape),
         TENSOR: lambda _, values: values * (1 - (1 - does) * _second(values)),
         DRAM: lambda _, values: values * (1 - (1 - does) * _second(values)),
-        POWER: lambda _, values: values * (1 - 0.05 * _second(values)),
+        POWER: lambda _, values: values * (1 - (1 - draws) * _second(values)),
     }
     training = replace(SEEN, nodes=nodes, minutes=15, felt="host", slow=[], dcgm=read)
     assert _paged(training, guessed=guessed) == found
