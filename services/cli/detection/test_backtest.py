@@ -222,9 +222,9 @@ def test_a_detector_alone_finds_what_it_finds_beside_the_others(hours: dict[str,
 
 
 def test_a_detector_alone_is_fed_only_what_it_reads_and_what_jobs_are_found_by(hours: dict[str, Recording]) -> None:
-    storage = [choice for choice in choose() if choice[0].spec.name == "storage"]
-    fed_with = {jobs: set(engine_for(hour, storage, every=True).fields) for jobs, hour in hours.items()}
-    assert fed_with == {"listed": {"steps", "storage"}, "found": {"steps", "storage", "dcgm"}}
+    congestion = [choice for choice in choose() if choice[0].spec.name == "congestion"]
+    fed_with = {jobs: set(engine_for(hour, congestion, every=True).fields) for jobs, hour in hours.items()}
+    assert fed_with == {"listed": {"steps", "switch", "nic"}, "found": {"steps", "switch", "nic", "dcgm"}}
     hour = hours["listed"]
     week = replace(hour, manifest=hour.manifest.model_copy(update={"end": hour.manifest.start + FORGET_MS}))
-    assert set(engine_for(week, storage, every=True).fields) == set(hour.streams())
+    assert set(engine_for(week, congestion, every=True).fields) == set(hour.streams())
