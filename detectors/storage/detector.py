@@ -155,7 +155,8 @@ class Storage(BaseDetector):
         waiting = [int(number) for case in self._book.cases() for number in case.memo["jobs"]]
         held = np.array(waiting, np.int64)
         self._waits.close(now, WINDOW_S, held)
-        self._use.close(now, self._gpus.means(), self._jobs, WINDOW_S, held)
+        if len(self._mounts):
+            self._use.close(now, self._gpus.means(), self._jobs, WINDOW_S, held)
         looks = self._clients.looks(now, self._mounts.looked)
         found = self._judge(now, looks) if len(looks.mounts) else []
         self._forget(now)
@@ -388,7 +389,8 @@ class Storage(BaseDetector):
 
     def _forget(self, now: Instant) -> None:
         """Forget jobs that are over: the state must not grow with them."""
-        self._waits.grow(len(self._jobs))
+        for by_job in (self._waits, self._use):
+            by_job.grow(len(self._jobs))
         names, kept = self._jobs.names, self._fleet.jobs
         quiet = np.flatnonzero(now - self._waits.at > _FORGET_MS).tolist()
         gone = [number for number in quiet if names[number] is not None and names[number] not in kept]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import Finding
+from detectors.engine.rows import KeyColumn
 from detectors.fleet.fleet import Job, JobEvent
 from detectors.registry import choose
 from detectors.storage.detector import Storage
@@ -299,3 +300,13 @@ def test_what_to_expect_rises_with_load_and_ends_where_nothing_was_seen() -> Non
     assert np.isnan(expected(4e9))
     assert np.isnan(expected(np.nan))
     assert float(np.exp(habit.least()[0])) == pytest.approx(2.0)
+
+
+def test_jobs_that_are_over_are_forgotten_where_no_mount_is_read() -> None:
+    tape = tape_of(replace(QUIET, minutes=90))
+    steps, over = tape.rows[1], tape.jobs[0].job
+    next_one = replace(over, job_id="813", start=START + 240_000)
+    later = KeyColumn((seconds(steps) >= 240).astype(int), (over.job_id, next_one.job_id))
+    rows = replace(steps, keys={**steps.keys, "job_id": later})
+    events = [JobEvent(next_one.start, "end", over), JobEvent(next_one.start, "start", next_one)]
+    assert run(replace(tape, rows=[rows], jobs=[*tape.jobs, *events])) == []
