@@ -15,8 +15,9 @@ from detectors.storage.waits import Waits
 Figures = dict[str, float | int | str]
 _HELD_UP: Final = 0.05
 """Of every second; a policy. Requests that take so much more of a client's time hold up whoever does not read ahead."""
-_USE_COUNTS = 5.0
-"""GPUs wait more for many reasons besides storage: where that is all that is known, a twentieth of the time counts."""
+_USE_COUNTS = 10.0
+"""GPUs wait more for many reasons besides storage: where that is all that is known, a tenth of the time counts, as for
+what else slows a job."""
 _MEMORY_S: Final = 3600.0
 
 
