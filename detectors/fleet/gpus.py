@@ -66,6 +66,10 @@ class GpuLayout:
         number = self.number(node)
         return np.array(self._members[number] if number >= 0 else [], np.int64)
 
+    def model_of(self, node: str) -> str:
+        """Return the model of a node's GPUs, as the topology names it."""
+        return str(self._fleet.nodes.get(node, {}).get("gpu_model") or "")
+
     def of_job(self, job: Job) -> IntArray:
         """Return the indices of a job's GPUs."""
         parts = [np.empty(0, np.int64)]

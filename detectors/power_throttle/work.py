@@ -60,7 +60,7 @@ class Work(GpusAtWork):
     def _describe(self) -> None:
         super()._describe()
         new = self.layout.node[self._warmest.shape[1] :].tolist()
-        warmest = warmest_of(self.model_of(self.layout.names[node]) for node in new)
+        warmest = warmest_of(self.layout.model_of(self.layout.names[node]) for node in new)
         self._warmest = np.concatenate([self._warmest, warmest], axis=1)
 
     def note_heat(self, those: IntArray) -> None:

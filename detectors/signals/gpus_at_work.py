@@ -182,15 +182,11 @@ class GpusAtWork(Columns):
         models, limits = [], []
         for node, gpu in zip(layout.node[start:].tolist(), layout.gpu[start:].tolist(), strict=True):
             facts = self._fleet.nodes.get(layout.names[node], {})
-            models.append(self._models.setdefault(self.model_of(layout.names[node]), len(self._models)))
+            models.append(self._models.setdefault(layout.model_of(layout.names[node]), len(self._models)))
             limit = next((one.get("power_limit_w") for one in facts.get("gpus", ()) if one.get("gpu") == gpu), None)
             limits.append(np.nan if limit is None else float(limit))
         self.model = np.concatenate([self.model, np.array(models, np.int64)])
         self.limit = np.concatenate([self.limit, np.array(limits)])
-
-    def model_of(self, node: str) -> str:
-        """Return the model of a node's GPUs, as the topology names it."""
-        return str(self._fleet.nodes.get(node, {}).get("gpu_model") or "")
 
     def _note_jobs(self) -> None:
         """Take note of jobs that came and went: on another job a GPU has another habit, but on one inferred now."""

@@ -46,7 +46,7 @@ from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
-from detectors.storage.effect import MountHabits, felt_by, figures_of, of_clients, of_job, of_part, unexplained
+from detectors.storage.effect import Figures, MountHabits, felt_by, figures_of, of_clients, of_job, of_part, unexplained
 from detectors.storage.habit import IDLE, LoadHabit
 from detectors.storage.part import WINDOW_S, Part, Parts
 from detectors.storage.use import GpuUse, JobsUse
@@ -104,19 +104,9 @@ class Storage(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
     KEPT = (
-        "_names",
-        "_jobs",
-        "_clients",
-        "_waits",
-        "_mounts",
-        "_usual",
-        "_parts",
-        "_own",
-        "_whole",
-        "_evidence",
-        "_gpus",
+        "_names", "_jobs", "_clients", "_waits", "_mounts", "_usual", "_parts", "_own", "_whole", "_evidence", "_gpus",
         "_use",
-    )
+    )  # fmt: skip
     _config: StorageConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -342,7 +332,7 @@ class Storage(BaseDetector):
         telling = [number for job in sorted(jobs) if np.isfinite(felt[number := self._jobs.number(job)])]
         held_up = self._held_up(now, mount, telling, felt)
         latency = self._clients.latency[way]
-        evidence: dict[str, float | int | str] = {
+        evidence: Figures = {
             "clients": int(looks.clients[part.place]),
             "clients_slow": len(part.clients),
             "nodes_slow": ", ".join(nodes[:_NAMED]),

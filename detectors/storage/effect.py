@@ -89,7 +89,7 @@ def figures_of(looks: Looks, place: int, expected: FloatArray, least: FloatArray
 
 
 def of_clients(usual: MountHabits, looks: Looks, place: int) -> tuple[Figures, str]:
-    """Return what the clients of a mount lose where no job there reports steps.
+    """Return what the clients of a mount lose where no job there shows whether it waits.
 
     They move half of what they did; their requests are under way for `_HELD_UP` of every second more; or, where nobody
     counts those, requests of every client wait, far more than usual.
@@ -108,7 +108,7 @@ def of_clients(usual: MountHabits, looks: Looks, place: int) -> tuple[Figures, s
 
 
 def of_part(clients: Clients, part: Part) -> str:
-    """Return what the clients lose for whom alone a mount is slow, where no job there reports steps."""
+    """Return what the clients lose for whom alone a mount is slow, where no job of theirs shows whether it waits."""
     more_s = extra_s(clients, part)
     return (
         f"and each one's requests take {more_s:.2f} s more of every second than they did" if more_s >= _HELD_UP else ""

@@ -179,9 +179,9 @@ class KnownCauses(Columns):
         start = self.count
         self.grow(len(self._layout))
         if self._warmest.shape[1] < self.count:
-            names, nodes = self._layout.names, self._fleet.nodes
-            new = self._layout.node[self._warmest.shape[1] : self.count].tolist()
-            warmest = warmest_of(str(nodes.get(names[node], {}).get("gpu_model") or "") for node in new)
+            layout = self._layout
+            new = layout.node[self._warmest.shape[1] : self.count].tolist()
+            warmest = warmest_of(layout.model_of(layout.names[node]) for node in new)
             self._warmest = np.concatenate([self._warmest, warmest], axis=1)
         for index in range(start, self.count):
             entity = self._layout.entity(index)

@@ -103,7 +103,7 @@ class ThermalThrottle:
         if known < len(gpus):
             heat.grow(len(gpus))
             for gpu in range(known, len(gpus)):
-                model = gpus.model_of(gpus.layout.names[gpus.layout.node[gpu]])
+                model = gpus.layout.model_of(gpus.layout.names[gpus.layout.node[gpu]])
                 heat.chip_limit[gpu], heat.memory_limit[gpu] = limits_of(model)
         for limit, field in (
             (heat.chip_limit, "DCGM_FI_DEV_GPU_MAX_OP_TEMP"),
