@@ -3,7 +3,7 @@
 import concurrent.futures
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from detectors.contract import Instant
@@ -11,26 +11,15 @@ from services.backtest.keys import data_of, hash_of
 from services.backtest.pieces import Piece
 from services.backtest.windows import Cuts, Window, windows
 from services.recording.importers.parts.series.held import NothingHeldError
-from services.recording.importers.prometheus import convert
+from services.recording.importers.parts.series.query_api import Access
+from services.recording.importers.prometheus import capture
 from services.recording.instants import format_instant
 from services.recording.reader import Recording
 
 
-@dataclass(frozen=True)
-class Server:
-    """Where to ask, and how we are let in: as for `hindcast capture`."""
-
-    url: str
-    cluster: str | None = None
-    bearer_file: Path | None = None
-    user: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    tenant: str | None = None
-
-
 def captured(
-    server: Server,
+    server: Access,
+    cluster: str | None,
     cuts: Cuts,
     asked: tuple[Instant, Instant],
     folder: Path,
@@ -39,11 +28,13 @@ def captured(
 ) -> list[Piece]:
     """Return the windows from `asked` (ms, both included) that the server holds something of, kept in `folder`.
 
+    `cluster`: only series with this label cluster; None, all.
     What is kept of a window that was over is not asked for again. `moved` hears the share that is there.
     UserError: the server cannot be asked, or holds nothing of all that time.
     """
     lie = windows(cuts, asked, asked)
-    waiting = {pool.submit(_capture, server, window, _place(server, window, folder)): window for window in lie}
+    kept = {window: _place(server, cluster, window, folder) for window in lie}
+    waiting = {pool.submit(_capture, server, cluster, window, place): window for window, place in kept.items()}
     found: list[Piece] = []
     nothing: NothingHeldError | None = None
     for number, future in enumerate(concurrent.futures.as_completed(waiting), start=1):
@@ -58,26 +49,15 @@ def captured(
     return sorted(found, key=lambda piece: piece.window.begin)
 
 
-def _place(server: Server, window: Window, folder: Path) -> Path:
-    who = {"url": server.url, "cluster": server.cluster, "tenant": server.tenant}
+def _place(server: Access, cluster: str | None, window: Window, folder: Path) -> Path:
+    who = {"url": server.url, "cluster": cluster, "tenant": server.tenant}
     return folder / f"w{window.begin}-{hash_of([who, asdict(window)])[:12]}"
 
 
-def _capture(server: Server, window: Window, out: Path) -> Path:
+def _capture(server: Access, cluster: str | None, window: Window, out: Path) -> Path:
     if (out / "recording.yaml").exists():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out, ignore_errors=True)
-    convert(
-        out,
-        url=server.url,
-        from_=format_instant(window.read_from),
-        to=format_instant(window.read_to),
-        cluster=server.cluster,
-        bearer_file=server.bearer_file,
-        user=server.user,
-        password_file=server.password_file,
-        ca_file=server.ca_file,
-        tenant=server.tenant,
-    )
+    capture(out, server, format_instant(window.read_from), format_instant(window.read_to), cluster=cluster)
     return out

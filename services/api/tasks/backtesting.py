@@ -17,7 +17,7 @@ from services.backtest.page import html, matches_csv
 from services.backtest.pieces import opened, pieces_of
 from services.backtest.results import Results
 from services.backtest.run import Asked, Heard, Pieces, backtest
-from services.backtest.server import Server, captured
+from services.backtest.server import captured
 from services.backtest.tickets import Ticket, read_tickets
 from services.backtest.truth import correction_of
 from services.backtest.windows import Cuts
@@ -153,10 +153,8 @@ def _pieces(work: "Work", cuts: Cuts, kept: Path, results: Results) -> Pieces:
         return lambda _: [
             piece for path in needs["paths"] for piece in pieces_of(opened(Path(path), results), cuts, always)
         ]
-    given = needs["server"]
-    files = {name: Path(given[name]) if given[name] else None for name in ("bearer_file", "password_file", "ca_file")}
-    server = Server(given["url"], stretch["cluster"], user=given["user"], tenant=given["tenant"], **files)
-    return lambda pool: captured(server, cuts, _span(stretch), kept / "captured", pool, work.move)
+    server, cluster = work.access(), stretch["cluster"]
+    return lambda pool: captured(server, cluster, cuts, _span(stretch), kept / "captured", pool, work.move)
 
 
 def _heard(work: "Work") -> Heard:

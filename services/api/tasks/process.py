@@ -17,6 +17,7 @@ from services.kit.errors import UserError
 from services.kit.processes import end_with_parent
 
 if TYPE_CHECKING:
+    from services.recording.importers.parts.series.query_api import Access
     from services.score.suite import Scored
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,16 @@ class Work:
         self._doing: str | None = None
         self._progress = 0.0
         self._due = 0.0
+
+    def access(self) -> "Access":
+        """Return how the server is asked that the task is about."""
+        from services.recording.importers.parts.series.query_api import Access
+
+        given = self.needs["server"]
+        token, password, ca = (
+            given[name] and Path(given[name]) for name in ("bearer_file", "password_file", "ca_file")
+        )
+        return Access(given["url"], token, given["user"], password, ca, given["tenant"])
 
     def say(self, doing: str) -> None:
         """Say what is being done."""
@@ -185,32 +196,14 @@ def _number(value: float) -> float | None:
 
 def _capture(work: Work) -> TaskResult:
     from services.api.tasks.new_recording import taken
-    from services.recording.importers.prometheus import convert
+    from services.recording.importers.prometheus import capture
 
     needs = work.needs
-    server: dict[str, Any] = needs["server"]
     out = work.scratch / str(needs["name"])
-    report = convert(
-        out,
-        url=server["url"],
-        user=server["user"],
-        tenant=server["tenant"],
-        bearer_file=_path(server["bearer_file"]),
-        password_file=_path(server["password_file"]),
-        ca_file=_path(server["ca_file"]),
-        from_=needs["from"],
-        to=needs["to"],
-        cluster=needs["cluster"],
-        replay=needs["replay"],
-        step=needs["step_s"],
-        shift=needs["shift_s"],
-        progress=work.move,
-    )
+    only = {"cluster": needs["cluster"], "replay": needs["replay"]}
+    how = {"step": needs["step_s"], "shift": needs["shift_s"], "progress": work.move}
+    report = capture(out, work.access(), needs["from"], needs["to"], **only, **how)
     return taken(work, out, report)
-
-
-def _path(given: str | None) -> Path | None:
-    return Path(given) if given else None
 
 
 def _import(work: Work) -> TaskResult:

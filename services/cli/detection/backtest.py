@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.cli.recordings.commands import Strict
+from services.cli.recordings.commands import Strict, progress_bar
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User
 from services.cli.recordings.named import recordings_of
 from services.cli.written import write_files
@@ -69,12 +69,13 @@ def backtest(
     from services.backtest.results import Results
     from services.backtest.run import Asked
     from services.backtest.run import backtest as run
-    from services.backtest.server import Server, captured
+    from services.backtest.server import captured
     from services.backtest.tickets import read_tickets
     from services.backtest.truth import read_corrections
     from services.backtest.windows import Cuts
     from services.kit.executors import executor_of
     from services.kit.folders import cache_dir
+    from services.recording.importers.parts.series.query_api import Access
     from services.recording.importers.parts.zones import zone_of
 
     if (url is None) == (not recordings):
@@ -94,8 +95,8 @@ def backtest(
     with _progress() as (heard, moved):
         pieces: Pieces
         if url is not None:
-            server = Server(url, cluster, bearer_file, user, password_file, ca_file, tenant)
-            pieces = lambda pool: captured(server, cuts, span, folder / "captured", pool, moved)  # noqa: E731
+            access = Access(url, bearer_file, user, password_file, ca_file, tenant)
+            pieces = lambda pool: captured(access, cluster, cuts, span, folder / "captured", pool, moved)  # noqa: E731
         else:
             open_ = partial(opened, results=results, strict=strict)
             pieces = lambda _: [one for path in recordings or () for one in pieces_of(open_(path), cuts, span)]  # noqa: E731
@@ -177,21 +178,15 @@ def _span(start: str | None, end: str | None, needed: bool) -> tuple[int, int]:
 @contextmanager
 def _progress() -> "Iterator[tuple[Heard, Callable[[float], None]]]":
     """Show on stderr how far it is: what is captured, then the tasks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from services.backtest.run import Heard
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def left(count: int) -> None:
-            bar.update(task, description="windows", total=count, completed=0)
-
+    with progress_bar("reading", *columns, total=None) as moved:
         yield (
-            Heard(left, lambda number: bar.update(task, completed=number)),
-            lambda share: bar.update(task, description="capturing", total=100, completed=round(100 * share)),
+            Heard(lambda count: moved(0, description="windows", total=count), moved),
+            lambda share: moved(round(100 * share), description="capturing", total=100),
         )
 
 

@@ -1,13 +1,13 @@
 """`hindcast calibrate`: what is usual at a site, from its own healthy history."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.recordings.commands import progress_bar
 from services.cli.recordings.from_server import BearerFile, CaFile, Cluster, PasswordFile, Tenant, Url, User, captured
 from services.cli.recordings.named import recordings_of
 from services.cli.written import write_file
@@ -46,6 +46,7 @@ def calibrate(
     `calibration: FILE`.
     """
     from services.detect.choices import CALIBRATION, choices_of, overrides_in
+    from services.recording.importers.parts.series.query_api import Access
     from services.recording.reader import Recording
     from services.score.calibrate import halves, learnt
     from services.score.suite import node_days, score_all
@@ -60,15 +61,18 @@ def calibrate(
     with ExitStack() as stack:
         paths = list(recordings or ())
         if url is not None:
-            access = {"bearer_file": bearer_file, "password_file": password_file, "ca_file": ca_file}
-            taken = captured(url, hours, cluster=cluster, user=user, tenant=tenant, **access)
-            paths = [stack.enter_context(taken)]
+            access = Access(url, bearer_file, user, password_file, ca_file, tenant)
+            paths = [stack.enter_context(captured(access, hours, cluster))]
         opened = [Recording.open(path) for path in paths]
         _one_cluster(opened)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hindcast-calibrate-")))
         earlier, later = halves(opened, folder)
-        with _bar() as moved:
-            known = learnt(earlier, lambda tails: choices_of(overrides, config, tails), moved)
+        with progress_bar("learning") as moved:
+            known = learnt(
+                earlier,
+                lambda tails: choices_of(overrides, config, tails),
+                lambda name, share: moved(share, description=f"learning from {name}"),
+            )
         choices = choices_of(overrides, config, known)
         card = score_all([one.path for one in later], choices, workers=workers, healthy=True)
         learnt_days = sum(node_days(one) for one in earlier)
@@ -89,16 +93,6 @@ def _one_cluster(recordings: "Sequence[Recording]") -> None:
             f"the recordings are of {len(names)} clusters: {', '.join(names)}",
             remedy="what is usual is a cluster's own: calibrate each by itself",
         )
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, float], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("learning", total=1.0)
-        yield lambda name, share: bar.update(task, description=f"learning from {name}", completed=share)
 
 
 def _document(

@@ -57,6 +57,7 @@ def coverage(
     from detectors.coverage import csv_lines
     from services.cli.sheets import plain_console
     from services.detect.choices import load_choices
+    from services.recording.importers.parts.series.query_api import Access
     from services.recording.reader import Recording
     from services.recording.seen import coverage_of, seen_in
 
@@ -68,9 +69,8 @@ def coverage(
     with ExitStack() as stack:
         if recording is None:
             assert url is not None  # noqa: S101 - one of the two is there
-            access = {"bearer_file": bearer_file, "password_file": password_file, "ca_file": ca_file}
-            taken = captured(url, hours, cluster=cluster, user=user, tenant=tenant, **access)
-            recording = stack.enter_context(taken)
+            access = Access(url, bearer_file, user, password_file, ca_file, tenant)
+            recording = stack.enter_context(captured(access, hours, cluster))
         opened = Recording.open(recording)
         seen = _with(seen_in(opened), beside or [])
     rows = coverage_of(choices, seen)

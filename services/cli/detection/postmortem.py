@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from services.cli.recordings.commands import progress_bar
 from services.cli.written import unwritable, write_file
 from services.kit.errors import UsageError
 
@@ -109,17 +110,7 @@ def _run(name: str) -> tuple[Path, dict[str, Any]]:
 @contextmanager
 def _status() -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
     """Show on stderr what is being done while the body runs."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def say(words: str) -> None:
-            bar.update(task, description=words, total=None)
-
-        def move(share: float) -> None:
-            bar.update(task, total=1.0, completed=share)
-
-        yield say, move
+    with progress_bar("", TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as moved:
+        yield lambda words: moved(description=words), moved

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.recordings.named import NewDir, RecordingDir
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 Strict = Annotated[bool, typer.Option("--strict", help="refuse a recording with rows that cannot be right")]
 _LONGEST_S = 30 * 86_400
@@ -228,14 +231,17 @@ def _length_s(text: str) -> float:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar on stderr while the body runs, moved by calls with the share done."""
+def progress_bar(title: str, *columns: "ProgressColumn", total: float | None = 1.0) -> Iterator[Callable[..., None]]:
+    """Show a bar on stderr while the body runs, moved by calls with how much of `total` is done (None: not known yet).
+
+    They may name what else changes: `description`, `total`. `columns` are rich's, in place of its usual ones.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done=None, **changes: bar.update(task, completed=done, **changes)
 
 
 def list_scenarios() -> None:

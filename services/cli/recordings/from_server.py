@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from services.recording.importers.parts.series.query_api import Access
 
 Url = Annotated[str | None, typer.Option(help="in place of a recording: a Prometheus, or a Thanos Query")]
 Cluster = Annotated[str | None, typer.Option(help="with --url: only series with this label cluster")]
@@ -19,36 +22,15 @@ Tenant = Annotated[str | None, typer.Option(help="with --url: sent as THANOS-TEN
 
 
 @contextmanager
-def captured(
-    url: str,
-    hours: float,
-    *,
-    cluster: str | None,
-    bearer_file: Path | None,
-    user: str | None,
-    password_file: Path | None,
-    ca_file: Path | None,
-    tenant: str | None,
-) -> Iterator[Path]:
+def captured(access: "Access", hours: float, cluster: str | None) -> Iterator[Path]:
     """Capture the last hours (as `hindcast capture` does) and yield the recording; UserError as there."""
     from services.cli.recordings.commands import progress_bar
-    from services.recording.importers.prometheus import convert
+    from services.recording.importers.prometheus import capture
 
     end = datetime.now(UTC).replace(microsecond=0)
     with tempfile.TemporaryDirectory(prefix="hindcast-captured-") as folder:
         out = Path(folder) / "captured"
         with progress_bar(f"capturing {hours:g} h") as progress:
-            convert(
-                out,
-                url=url,
-                from_=(end - timedelta(hours=hours)).isoformat(),
-                to=end.isoformat(),
-                cluster=cluster,
-                bearer_file=bearer_file,
-                user=user,
-                password_file=password_file,
-                ca_file=ca_file,
-                tenant=tenant,
-                progress=progress,
-            )
+            begin = end - timedelta(hours=hours)
+            capture(out, access, begin.isoformat(), end.isoformat(), cluster=cluster, progress=progress)
         yield out

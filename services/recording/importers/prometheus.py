@@ -69,11 +69,29 @@ def convert(
     UserError: the server cannot be reached (exit code 3), does not let us in or refuses the query (2), holds series
     of several clusters or replays at once, or holds nothing that has a place in a recording.
     """
+    access = Access(url, bearer_file, user, password_file, ca_file, tenant, retries=retries)
+    return capture(out, access, from_, to, match, cluster, replay, step, chunk, shift, rebase, progress)
+
+
+def capture(
+    out: Path,
+    access: Access,
+    from_: str,
+    to: str,
+    match: list[str] | None = None,
+    cluster: str | None = None,
+    replay: str | None = None,
+    step: float | None = None,
+    chunk: float = 3600.0,
+    shift: float = 0.0,
+    rebase: str | None = None,
+    progress: Progress = silent,
+) -> Report:
+    """Do what `convert` does, of a server that is described already; the parameters and errors are the same."""
     span = _span(from_, to, shift, rebase)
-    if not 1 <= chunk <= _LONGEST_S or not 0.001 <= (step or 1) <= _LONGEST_S or step == 0 or retries < 0:
+    if not 1 <= chunk <= _LONGEST_S or not 0.001 <= (step or 1) <= _LONGEST_S or step == 0 or access.retries < 0:
         remedy = f"--chunk is 1 to {_LONGEST_S:g} s, --step 0.001 to {_LONGEST_S:g} s, --retries 0 or more"
         raise UsageError("--chunk, --step or --retries is out of range", remedy=remedy)
-    access = Access(url, bearer_file, user, password_file, ca_file, tenant, retries=retries)
     report = Report()
     selectors = [_filters(text, cluster, replay) for text in match or ["{}"]]
     with QueryApi(access) as api, Draft(out, report) as draft:
