@@ -20,8 +20,6 @@ from services.kit.problems import RefusedError, missing
 from services.recording.reader import Recording
 from services.score.matching import Outcome, judge
 
-_COUNT = "SELECT count(*) AS n FROM"
-
 
 def new_id() -> str:
     """Return an identity of something that somebody asked for."""
@@ -146,7 +144,7 @@ class Runs:
 
     def uses(self, recording: str) -> bool:
         """Return whether a run of a recording waits or is running."""
-        query = f"{_COUNT} runs WHERE recording = ? AND state IN ('queued', 'running')"
+        query = "SELECT count(*) AS n FROM runs WHERE recording = ? AND state IN ('queued', 'running')"
         return bool(self._store.all(query, (recording,))[0]["n"])
 
     def latest(self, recording: str) -> str | None:
@@ -158,59 +156,57 @@ class Runs:
 
     def page(self, recording: str | None, replay: str | None, after: int, limit: int) -> Page[Run]:
         """Return runs, the latest first."""
-        where = "WHERE (?1 IS NULL OR recording = ?1) AND (?2 IS NULL OR unit LIKE '%/' || ?2)"
-        given = [recording, replay]
-        total = self._store.all(f"{_COUNT} runs {where}", given)[0]["n"]
-        order = "ORDER BY created_ms DESC, rowid DESC LIMIT ?3 OFFSET ?4"
-        rows = self._store.all(f"SELECT * FROM runs {where} {order}", [*given, limit, after])  # noqa: S608 - ours
-        return Page[Run](items=[run_of(row) for row in rows], next=_next(after, limit, total), total=total)
+        where = "(?1 IS NULL OR recording = ?1) AND (?2 IS NULL OR unit LIKE '%/' || ?2)"
+        rows, page = self._part("runs", where, [recording, replay], "created_ms DESC, rowid DESC", after, limit)
+        return Page[Run](items=[run_of(row) for row in rows], **page)
+
+    def _part(
+        self, table: str, where: str, given: list[str | None], order: str, after: int, limit: int
+    ) -> tuple[list[Row], dict[str, Any]]:
+        """Return a part of the rows that there are, and what its page says beside them."""
+        query = f"FROM {table} WHERE {where}"
+        total = self._store.all(f"SELECT count(*) AS n {query}", given)[0]["n"]
+        rows = self._store.all(f"SELECT * {query} ORDER BY {order} LIMIT ? OFFSET ?", [*given, limit, after])
+        return rows, {"next": str(after + limit) if 0 < limit < total - after else None, "total": total}
 
     def findings(self, run: str, after: int = 0, limit: int = -1, **wanted: str | None) -> Page[Finding]:
         """Return findings in order of their detection; `wanted`: values of columns of the table."""
         self.one(run)
         asked = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(["run = ?", *(f"{name} = ?" for name in asked)])
-        given = [run, *asked.values()]
-        total = self._store.all(f"{_COUNT} findings WHERE {where}", given)[0]["n"]
-        query = f"SELECT body FROM findings WHERE {where} ORDER BY place LIMIT ? OFFSET ?"  # noqa: S608 - names of ours
-        rows = self._store.all(query, [*given, limit, after])
-        items = [Finding.model_validate_json(row["body"]) for row in rows]
-        return Page[Finding](items=items, next=_next(after, limit, total), total=total)
+        rows, page = self._part("findings", where, [run, *asked.values()], "place", after, limit)
+        return Page[Finding](items=[Finding.model_validate_json(row["body"]) for row in rows], **page)
 
     def finding(self, run: str, finding: str) -> Finding:
         """Return a finding; RefusedError (404) where there is none."""
+        return Finding.model_validate_json(self._found(run, "finding", finding)["body"])
+
+    def _found(self, run: str, kind: str, name: str) -> Row:
+        """Return a row of a run's findings or incidents; RefusedError (404) where there is none."""
         self.one(run)
-        row = self._store.one("SELECT body FROM findings WHERE run = ? AND id = ?", (run, finding))
+        row = self._store.one(f"SELECT body FROM {kind}s WHERE run = ? AND id = ?", (run, name))  # noqa: S608 - ours
         if row is None:
-            raise missing("finding", finding, f"GET /api/v1/runs/{run}/findings lists those there are")
-        return Finding.model_validate_json(row["body"])
+            raise missing(kind, name, f"GET /api/v1/runs/{run}/{kind}s lists those there are")
+        return row
 
     def incidents(self, run: str, state: str | None = None, after: int = 0, limit: int = -1) -> Page[Incident]:
         """Return incidents as they opened."""
         self.one(run)
-        where, given = ("run = ? AND state = ?", [run, state]) if state else ("run = ?", [run])
-        total = self._store.all(f"{_COUNT} incidents WHERE {where}", given)[0]["n"]
-        query = f"SELECT body FROM incidents WHERE {where} ORDER BY place, id LIMIT ? OFFSET ?"  # noqa: S608 - ours
-        items = [Incident.model_validate_json(row["body"]) for row in self._store.all(query, [*given, limit, after])]
-        return Page[Incident](items=items, next=_next(after, limit, total), total=total)
+        where = "run = ?1 AND (?2 IS NULL OR state = ?2)"
+        rows, page = self._part("incidents", where, [run, state], "place, id", after, limit)
+        return Page[Incident](items=[Incident.model_validate_json(row["body"]) for row in rows], **page)
 
     def incident(self, run: str, incident: str) -> Incident:
         """Return an incident; RefusedError (404) where there is none."""
-        self.one(run)
-        row = self._store.one("SELECT body FROM incidents WHERE run = ? AND id = ?", (run, incident))
-        if row is None:
-            raise missing("incident", incident, f"GET /api/v1/runs/{run}/incidents lists those there are")
-        return Incident.model_validate_json(row["body"])
+        return Incident.model_validate_json(self._found(run, "incident", incident)["body"])
 
     def alerts(self, run: str | None = None, state: str | None = None, after: int = 0, limit: int = -1) -> Page[Alert]:
         """Return alerts as they were sent, the latest first."""
         if run is not None:
             self.one(run)
-        where, given = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR state = ?2)", [run, state]
-        total = self._store.all(f"{_COUNT} alerts WHERE {where}", given)[0]["n"]
-        query = f"SELECT body FROM alerts WHERE {where} ORDER BY place DESC, id LIMIT ?3 OFFSET ?4"  # noqa: S608 - ours
-        items = [Alert.model_validate_json(row["body"]) for row in self._store.all(query, [*given, limit, after])]
-        return Page[Alert](items=items, next=_next(after, limit, total), total=total)
+        where = "(?1 IS NULL OR run = ?1) AND (?2 IS NULL OR state = ?2)"
+        rows, page = self._part("alerts", where, [run, state], "place DESC, id", after, limit)
+        return Page[Alert](items=[Alert.model_validate_json(row["body"]) for row in rows], **page)
 
     def outcomes(self, run: str) -> list[Outcome]:
         """Return what became of each label and finding of a run; what was found in shadow does not count."""
@@ -238,7 +234,3 @@ class Runs:
         return {
             row["state"]: row["n"] for row in self._store.all("SELECT state, count(*) AS n FROM runs GROUP BY state")
         }
-
-
-def _next(after: int, limit: int, total: int) -> str | None:
-    return str(after + limit) if 0 < limit < total - after else None
