@@ -28,6 +28,7 @@ from services.recording.reader import Recording
 from services.synth.library import LIBRARY
 from services.synth.make import AS_WRITTEN, Variant, make_recording
 from tests.data import DATA
+from tests.small import written
 
 Floats = NDArray[np.float64]
 
@@ -323,12 +324,7 @@ def _make(
         "name": name, "title": name, "summary": name, "source": {"document": "benchmarks/realism.py"},
         "profile": "h100", "seed": 1, "start": "2024-05-17T00:00:00Z", "duration": duration_s, "jobs": [job],
     }  # fmt: skip
-    place = folder / f"{name}-scenario"
-    (place / "profiles").mkdir(parents=True)
-    (place / name).mkdir()
-    (place / "profiles" / "h100.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
-    (place / name / "scenario.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
-    return make_recording(place / name / "scenario.yaml", folder / name, variant)
+    return make_recording(written(folder / f"{name}-scenario", scenario, profile), folder / name, variant)
 
 
 _COMMON: dict[str, Any] = {

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from benchmarks.measured import children_cpu_s
 from detectors.contract import Finding
@@ -45,8 +44,8 @@ from services.kit.wait import until
 from services.recording.instants import format_instant, parse_offset
 from services.recording.model import Label
 from services.recording.reader import Recording
-from services.synth.library import LIBRARY
 from services.synth.make import make_recording
+from tests.small import braked_vela, written
 
 SEED = 13
 INTERVAL_S = 60
@@ -109,8 +108,7 @@ class Asked:
 
 def make(asked: Asked, folder: Path) -> Recording:
     """Return the history, made by the generator."""
-    scenario: dict[str, Any] = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
-    profile: dict[str, Any] = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario, profile = braked_vela()
     job = scenario["jobs"][0]
     names = [profile["node_name"].format(number + 1) for number in range(asked.nodes)]
     split = len(names) * 2 // 3
@@ -129,12 +127,7 @@ def make(asked: Asked, folder: Path) -> Recording:
     }
     network = profile["network"] | {"nic_interval_s": INTERVAL_S, "switch_interval_s": INTERVAL_S}
     profile |= {"nodes": asked.nodes, "storage_interval_s": INTERVAL_S, "network": network}
-    files = folder / "scenario"
-    (files / "profiles").mkdir(parents=True)
-    (files / "months").mkdir()
-    (files / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile))
-    (files / "months" / "scenario.yaml").write_text(yaml.safe_dump(scenario))
-    return Recording.open(make_recording(files / "months" / "scenario.yaml", folder / "months"))
+    return Recording.open(make_recording(written(folder / "scenario", scenario, profile), folder / "months"))
 
 
 def _happenings(asked: Asked, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,11 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from detectors import yaml_text
-from services.synth.library import LIBRARY
 from services.synth.make import Variant, make_recording
+from tests.small import braked_vela, written
 
 FAULTS = {
     "power_throttle": {"node": "v002"},
@@ -48,8 +45,7 @@ HAPPENINGS: list[dict[str, Any]] = [
 
 def incident(folder: Path) -> Path:
     """Make the recording below `folder`, and return it."""
-    scenario: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
-    profile: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario, profile = braked_vela()
     job = scenario["jobs"][0]
     scenario |= {
         "name": "heap",
@@ -60,9 +56,5 @@ def incident(folder: Path) -> Path:
         ],
         "happenings": HAPPENINGS,
     }
-    files = folder / "scenario"
-    (files / "profiles").mkdir(parents=True)
-    (files / "heap").mkdir()
-    (files / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile | {"nodes": 8}))
-    (files / "heap" / "scenario.yaml").write_text(yaml.safe_dump(scenario))
-    return make_recording(files / "heap" / "scenario.yaml", folder / "incident", Variant(seed=11))
+    path = written(folder / "scenario", scenario, profile | {"nodes": 8})
+    return make_recording(path, folder / "incident", Variant(seed=11))

@@ -21,6 +21,21 @@ class Brake:
     until_s: float
 
 
+def braked_vela() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the incident vela-power-brake and its cluster's profile as their files have them, to be changed."""
+    scenario = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    return scenario, yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
+
+
+def written(folder: Path, scenario: dict[str, Any], profile: dict[str, Any]) -> Path:
+    """Write a scenario and the profile that it names as the library has them; return the scenario's file."""
+    path = folder / str(scenario["name"]) / "scenario.yaml"
+    for file, content in ((path, scenario), (folder / "profiles" / f"{scenario['profile']}.yaml", profile)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(content))
+    return path
+
+
 def small_recording(
     folder: Path,
     name: str,
@@ -36,8 +51,7 @@ def small_recording(
 
     `interval_s` is that of DCGM's readings, if not the profile's; `start` (RFC 3339) if not the scenario's.
     """
-    scenario: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
-    profile: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario, profile = braked_vela()
     template = next(h for h in scenario["happenings"] if h["kind"] == "power_brake")
     job = scenario["jobs"][0]
     scenario |= {
@@ -54,9 +68,5 @@ def small_recording(
             for number, brake in enumerate(brakes, start=1)
         ],
     }
-    files = folder / f"{name}-scenario"
-    (files / "profiles").mkdir(parents=True)
-    (files / name).mkdir()
-    (files / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile | {"nodes": nodes}))
-    (files / name / "scenario.yaml").write_text(yaml.safe_dump(scenario))
-    return make_recording(files / name / "scenario.yaml", folder / name, Variant(seed=seed))
+    path = written(folder / f"{name}-scenario", scenario, profile | {"nodes": nodes})
+    return make_recording(path, folder / name, Variant(seed=seed))

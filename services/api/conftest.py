@@ -3,13 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from services.api.app import build
@@ -28,20 +27,6 @@ def settings_at(folder: Path, **given: object) -> ApiSettings:
         "console_dir": folder / "none",
     }
     return ApiSettings.model_validate(base | given)
-
-
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    """Serve an application on a port of its own; give its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started, timeout_s=300, what="the server")
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 class Client:

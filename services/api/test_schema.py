@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from services.api.app import build
-from services.api.conftest import SMALL, served, settings_at
+from services.api.conftest import SMALL, settings_at
 from services.api.recordings.test_archive import FILES, zipped
 from services.api.runs.runs import new_id
 from services.api.store import Store
@@ -30,6 +30,7 @@ from services.kit.wait import until
 from services.replay import api as replay_api
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
+from tests.web import served
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 _CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
 
-from detectors import yaml_text
 from services.recording.reader import Recording
-from services.synth.library import LIBRARY
 from services.synth.make import make_recording
 from services.synth.physics.effects import Floats
+from tests.small import braked_vela, written
 
 NODES, GPUS = 4, 2
 BRAKE_AT, BRAKE_UNTIL = 300.0, 450.0
@@ -24,14 +22,14 @@ Write = Callable[..., Path]
 
 
 def _profile() -> dict[str, Any]:
-    content: dict[str, Any] = yaml_text.load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    _, content = braked_vela()
     content |= {"name": "tiny", "nodes": NODES, "node_name": "t{:02d}", "nodes_per_rack": 2}
     content["node"]["gpus"] = GPUS
     return content
 
 
 def _scenario() -> dict[str, Any]:
-    content: dict[str, Any] = yaml_text.load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
+    content, _ = braked_vela()
     training = content["jobs"][0]["training"]
     training |= {"launch_s": 10, "load_s": 10, "warm_up": [3.0, 1.5], "checkpoint_every": 38, "checkpoint_s": 20}
     training["log_every"] = 5
@@ -53,12 +51,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def write_files(folder: Path, scenario: dict[str, Any] | None = None, profile: dict[str, Any] | None = None) -> Path:
-    (folder / "profiles").mkdir(parents=True, exist_ok=True)
-    (folder / "profiles" / "tiny.yaml").write_text(yaml.safe_dump(_profile() | (profile or {})))
-    path = folder / "tiny-brake" / "scenario.yaml"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(_scenario() | (scenario or {})))
-    return path
+    return written(folder, _scenario() | (scenario or {}), _profile() | (profile or {}))
 
 
 class Telemetry:

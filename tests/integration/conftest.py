@@ -57,6 +57,14 @@ class Servers:
 SERVERS = pytest.StashKey[Servers]()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, before `-m` chooses: all need the servers."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker("integration")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """End the servers behind the last of these tests, after what its fixtures have to undo on them."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from services.api.app import build
 from services.api.settings import ApiSettings, SourceSettings
@@ -22,7 +21,6 @@ from services.stack.runner import Stack
 from tests import web
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 BRAKE = Brake("v004", 150, 280)
 _WAIT_S = 300.0
 
@@ -79,16 +77,11 @@ class Api:
 @contextmanager
 def served(settings: ApiSettings, kafka: KafkaSettings) -> Iterator[Api]:
     app = build(settings, kafka)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started, timeout_s=300, what="the API")
-    try:
-        yield Api(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-    finally:
-        app.state.streams.closing = True
-        server.should_exit = True
-        thread.join()
+    with web.served(app) as url:
+        try:
+            yield Api(url)
+        finally:
+            app.state.streams.closing = True
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,6 @@ from services.synth.make import Variant, make_recording
 from tests import web
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 
 

@@ -34,7 +34,6 @@ from tests import web
 from tests.integration.recorded_feed import NO_SINK, RecordedFeed, all_records
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _DOORS = ("tests", "sink", "detect", "gateway")
 

@@ -22,7 +22,6 @@ from services.stack.runner import Stack
 from services.synth.small import FOLDER
 from tests.integration.monitored import hurried
 
-pytestmark = pytest.mark.integration
 RECORDING = FOLDER / "vela-power-brake"
 REPLAY = "dashboards"
 _WAIT_S = 300.0

@@ -32,7 +32,6 @@ from services.recording.reader import Recording
 from tests.integration.recorded_feed import WAIT_S, Message, RecordedFeed, all_records
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 Start = Callable[..., "Detect"]
 FeedOf = Callable[[str], RecordedFeed]
 

@@ -3,8 +3,6 @@
 import signal
 from pathlib import Path
 
-import pytest
-
 from services.cli.pipeline import DETECT_GROUP, Pipeline
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
@@ -17,7 +15,6 @@ from tests.disks import small_disk
 from tests.integration.replayed import Service
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 
 

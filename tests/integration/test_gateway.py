@@ -30,7 +30,6 @@ from tests.integration.recorded_feed import records_of
 from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _TOKEN, _LOOKING = "of-this-test-0123456789", "a-viewer-of-this-test"
 _V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"

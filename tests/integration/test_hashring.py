@@ -23,7 +23,6 @@ from tests.integration.conftest import StartService
 from tests.integration.feed import FIELDS, Cluster, Feed
 from tests.integration.held import check_landed, query
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 RECEIVES = 4
 COPIES = 3  # a write is answered when two of them are made: of two copies, one would do, and could be the one that dies

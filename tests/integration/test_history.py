@@ -4,14 +4,10 @@ import itertools
 import time
 from pathlib import Path
 
-import pytest
-
 from benchmarks import history
 from benchmarks.history import DAY_MS, HOUR_MS, PANELS, POINTS, RESOLUTIONS, History
 from services.stack.runner import Stack
 from services.stack.settings import load_settings
-
-pytestmark = pytest.mark.integration
 
 
 def test_each_age_is_kept_at_its_resolution_once_and_all_of_it_answers(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from services.recording.validate import validate_recording
 from services.stack import build
 from services.stack.settings import load_settings
 
-pytestmark = pytest.mark.integration
-
 START = 1_711_958_400
 MINUTES = 30
 

@@ -1,12 +1,10 @@
 """A record may be larger than what a consumer asks for at a time: it comes all the same."""
 
-import pytest
 from kafka import KafkaConsumer
 
 from services.kit.kafka import KafkaSettings, producer
 from tests.integration.recorded_feed import all_records
 
-pytestmark = pytest.mark.integration
 LARGE, SMALL = 7 * 1024 * 1024, 10
 
 

@@ -31,7 +31,6 @@ from services.stack.settings import load_settings
 from tests.integration.recorded_feed import RecordedFeed, all_records
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _PLACE = TopicPartition(topics.DEAD_LETTER, 0)
 

@@ -39,8 +39,6 @@ from tests.integration.watched import EVERY_S, Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:

@@ -47,7 +47,6 @@ from tests.integration.watched import Watch, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _EVERY_S = 45.0
 _SO_FAR_S = 360

@@ -27,7 +27,6 @@ from services.synth.make import Variant, make_recording
 from tests import web
 from tests.integration.receivers import Receiver, notified
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 
 

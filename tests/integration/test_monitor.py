@@ -16,7 +16,6 @@ from services.stack.runner import Stack
 from tests import web
 from tests.integration.monitored import hurried
 
-pytestmark = pytest.mark.integration
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
 DETECT = "detect-watched"
 _WAIT_S = 300.0

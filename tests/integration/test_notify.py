@@ -25,7 +25,6 @@ from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from tests import web
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _SHIFT_MS = 1_000
 

@@ -28,7 +28,6 @@ from tests import web
 from tests.data import mlperf_power
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 BRAKE = Brake("v004", 150, 280)
 LONG = Brake("v002", 400, 900)
 _WAIT_S = 300.0

@@ -31,8 +31,6 @@ from tests import web
 from tests.integration.recorded_feed import all_records
 from tests.integration.replayed import STREAMS, Arrived, Service, arrived, check_marks, expected, unique
 
-pytestmark = pytest.mark.integration
-
 
 def announced_over(kafka: KafkaSettings, unit: str) -> ReplayState:
     """Return the state of a replay that its service has ended, once the topic has it: it is shown before that."""

@@ -19,7 +19,6 @@ from tests import web
 from tests.integration.secured import PIPELINE_PASSWORD, settings
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 FILES = ("KAFKA_SASL_PASSWORD", "SINK_BEARER", "NOTIFY_BEARER_TOKEN", "API_REPLAY_TOKEN", "REPLAY_TOKEN")
 LISTENING = ("STATUS", "REPLAY", "RECEIVER")

@@ -16,8 +16,6 @@ from services.kit.kafka import admin, consumer, producer
 from tests.certificates import authority
 from tests.integration.secured import settings
 
-pytestmark = pytest.mark.integration
-
 
 def unsecured_token(user: str) -> str:
     """A token as Kafka takes it where it checks no signature."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from kafka import KafkaConsumer
 
 from services.cli.pipeline import Pipeline, sink_group
@@ -24,7 +23,6 @@ from tests.integration.held import query
 from tests.integration.recorded_feed import WAIT_S, RecordedFeed
 from tests.small import Brake, small_recording
 
-pytestmark = pytest.mark.integration
 PARTITIONS = (0, 1, 4, 5)
 """Of four units: Kafka's range assignor gives the lower half of the partitions to one instance."""
 BRAKED_MS = 150_000

@@ -23,7 +23,6 @@ from tests import web
 from tests.integration.feed import FIELDS, INTERVAL_MS, START_MS, XID, Cluster, Feed
 from tests.integration.held import check_landed, check_up, query
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 DCGM = "telemetry.dcgm"

@@ -21,7 +21,6 @@ from tests import web
 from tests.integration.feed import Cluster, Feed
 from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheus
 
-pytestmark = pytest.mark.integration
 _WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 

@@ -27,8 +27,6 @@ from services.stack.topology import SERVERS
 from tests import web
 from tests.answering import Answer, Request, serving
 
-pytestmark = pytest.mark.integration
-
 HINDCAST_STACK = os.environ.get("HINDCAST_STACK", "native")
 native = pytest.mark.skipif(HINDCAST_STACK != "native", reason="is about the child processes of the native stack")
 DAY_S = 86_400

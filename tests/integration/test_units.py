@@ -11,8 +11,6 @@ from services.kit.errors import UserError
 from services.kit.kafka import KafkaSettings
 from services.kit.replay_directory import ReplayDirectory
 
-pytestmark = pytest.mark.integration
-
 
 def test_units_that_ask_at_once_are_spread_over_the_partitions_and_stay(kafka: KafkaSettings) -> None:
     directory = ReplayDirectory(kafka)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from services.api.conftest import Client, client_of, served, settings_at
+from services.api.conftest import Client, client_of, settings_at
 from services.kit.kafka import KafkaSettings
 from services.replay.api import build
 from services.replay.manager import Manager
 from services.replay.settings import ReplaySettings
+from tests.web import served
 
 
 @pytest.fixture

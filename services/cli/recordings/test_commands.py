@@ -7,6 +7,7 @@ from services.cli.conftest import hindcast
 from services.kit.errors import UserError
 from services.recording.conftest import edit_manifest, rewrite, without_file
 from services.recording.reader import Recording
+from tests.small import braked_vela, written
 
 SCENARIO = "vela-power-brake"
 
@@ -14,20 +15,11 @@ SCENARIO = "vela-power-brake"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten minutes of four nodes, made by the command itself."""
-    import yaml
-
-    from services.synth.library import LIBRARY
-
     folder = tmp_path_factory.mktemp("cli")
-    (folder / "profiles").mkdir()
-    profile = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
-    (folder / "profiles" / "vela.yaml").write_text(yaml.safe_dump(profile | {"nodes": 4}))
-    scenario = yaml.safe_load((LIBRARY / SCENARIO / "scenario.yaml").read_text())
+    scenario, profile = braked_vela()
     scenario |= {"name": "small", "duration": "+00:10:00", "happenings": [], "distractors": []}
-    (folder / "small").mkdir()
-    (folder / "small" / "scenario.yaml").write_text(yaml.safe_dump(scenario))
     out = folder / "out" / "small"
-    result = hindcast("make", str(folder / "small" / "scenario.yaml"), "--out", str(out))
+    result = hindcast("make", written(folder, scenario, profile | {"nodes": 4}), "--out", out)
     assert "made" in result.output
     return out
 

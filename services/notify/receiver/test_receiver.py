@@ -1,14 +1,11 @@
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from services.kit.errors import UserError
-from services.kit.wait import until
 from services.notify.receiver.app import app
 from services.notify.receiver.payload import Notification
 from services.notify.receiver.settings import ReceiverSettings
@@ -26,14 +23,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def url(store: Store) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app(store, ReceiverSettings()), port=0, log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    until(lambda: server.started, timeout_s=300, what="the receiver")
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    with web.served(app(store, ReceiverSettings())) as url:
+        yield url
 
 
 def body(replay: str) -> dict[str, object]:

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from services.kit.errors import UserError
 from services.recording.validate import validate_recording
 from services.synth.conftest import Telemetry, write_files
-from services.synth.library import LIBRARY
 from services.synth.make import make_recording
+from tests.small import braked_vela
 
 SAI = "SAI_PORT_STAT_"
 UNCORRECTABLE = SAI + "IF_IN_FEC_NOT_CORRECTABLE_FRAMES"
@@ -53,9 +52,8 @@ def inside(number: int) -> tuple[float, float]:
 
 
 def recording(folder: Any, faults: list[dict[str, Any]], minutes: int, **network: Any) -> Telemetry:
-    profile = yaml.safe_load((LIBRARY / "profiles" / "vela.yaml").read_text())
+    scenario, profile = braked_vela()
     small = {"spines": 2, "links_per_spine": 2, "nic_interval_s": 10, "switch_interval_s": 10}
-    scenario = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())
     job = scenario["jobs"][0]
     training = job["training"] | {"launch_s": 10, "load_s": 10, "warm_up": [1.5], "checkpoint_every": 10_000}
     training |= {"collective_s": 0.9, "pcie_gb_s": 12, "log_every": 50}

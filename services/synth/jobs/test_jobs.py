@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +14,10 @@ from services.kit.errors import UserError
 from services.recording.model import Job
 from services.recording.validate import validate_recording
 from services.synth.conftest import GPUS, NODES, Telemetry, Write
-from services.synth.library import LIBRARY
 from services.synth.make import make_recording
 from services.synth.physics.effects import Course, Effect, Effects, Floats
 from services.synth.story.scenario import load_scenario
+from tests.small import braked_vela
 
 UTIL, POWER, TENSOR = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
 USUAL = (120.0, 195.0)  # after warm-up, before the first checkpoint
@@ -26,7 +25,7 @@ USUAL = (120.0, 195.0)  # after warm-up, before the first checkpoint
 
 def job(**changes: Any) -> dict[str, Any]:
     """The small story's job, changed: those of its training's values as `training`."""
-    content = yaml.safe_load((LIBRARY / "vela-power-brake" / "scenario.yaml").read_text())["jobs"][0]
+    content = braked_vela()[0]["jobs"][0]
     training = content["training"] | {"launch_s": 10, "load_s": 10, "warm_up": [3.0, 1.5], "log_every": 5}
     training |= {"checkpoint_every": 38, "checkpoint_s": 20} | changes.pop("training", {})
     return dict(content) | {"submit": "+00:00:20", "start": "+00:00:30", "training": training} | changes
