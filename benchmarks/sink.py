@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.dcgm_load import FIELDS, GPUS, NODES, SERIES, Load
 from benchmarks.measured import cpu_s, resident_mb
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError, UserError
 from services.kit.kafka import KafkaSettings, admin
 from services.kit.series import table
 from services.kit.wait import until
@@ -70,7 +70,7 @@ def pid_of(stack: Stack, name: str) -> int:
     """Return the pid of a server of a stack."""
     pid = stack.process(name).pid
     if pid is None:
-        raise UserError(f"{name} is not running", exit_code=3)
+        raise ServerError(f"{name} is not running")
     return pid
 
 

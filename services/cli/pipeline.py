@@ -12,7 +12,7 @@ from kafka import TopicPartition
 from kafka.errors import RetriableError
 
 from services.kit import topics
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 from services.kit.kafka import KafkaSettings, admin, consumer, reached
 from services.kit.wait import until
 
@@ -57,7 +57,7 @@ class Pipeline:
         def over() -> dict[str, Any] | None:
             status = self.status(name)
             if status["state"] == "failed":
-                raise UserError(f"replay {name} failed: {status.get('error')}", exit_code=3)
+                raise ServerError(f"replay {name} failed: {status.get('error')}")
             return status if status["state"] in ("ended", "stopped") else None
 
         return until(over, timeout_s=timeout_s, what=f"replay {name} to end", interval_s=0.1)
@@ -120,10 +120,9 @@ class Pipeline:
         try:
             answer = httpx.request(method, f"{url}{path}", json=json, timeout=60, verify=_trust())
         except httpx.TransportError as error:
-            raise UserError(
+            raise ServerError(
                 f"the replay service does not answer at {url} ({type(error).__name__})",
                 remedy="start it (hindcast stack up), or set HINDCAST_REPLAY_URL",
-                exit_code=3,
             ) from error
         if answer.is_error:
             problem = answer.json()

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.series import table
 
 
@@ -79,5 +79,5 @@ def _scalar(client: httpx.Client, query: str, at_ms: int) -> float:
 
 def _data(answer: httpx.Response) -> Any:
     if answer.is_error:
-        raise UserError(f"{answer.request.url.host} answers {answer.status_code}: {answer.text[:300]}", exit_code=3)
+        raise ServerError(f"{answer.request.url.host} answers {answer.status_code}: {answer.text[:300]}")
     return answer.json()["data"]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.dashboards.model import Annotation, Dashboard, QueryPanel, Target, Variable
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 
 Floats = NDArray[np.float64]
 SCRAPE_S = 30
@@ -150,15 +150,13 @@ class Source:
                 method, path, params=sent if method == "GET" else None, data=sent if method == "POST" else None
             )
         except httpx.TransportError as error:
-            raise UserError(
+            raise ServerError(
                 f"nothing answers at {self.url}: {type(error).__name__}",
                 remedy="give --url of a Prometheus or Thanos Query that runs (hindcast stack up shows one)",
-                exit_code=3,
             ) from error
         if answer.is_error:
-            raise UserError(
-                f"{self.url}{path} answers {answer.status_code}: {answer.text[:500]}\nto {sent.get('query', '')}",
-                exit_code=3,
+            raise ServerError(
+                f"{self.url}{path} answers {answer.status_code}: {answer.text[:500]}\nto {sent.get('query', '')}"
             )
         return answer.json()["data"]
 

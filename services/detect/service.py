@@ -34,7 +34,7 @@ from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
 from services.kit.durable import Keeper
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.kafka import KafkaSettings, Record, consumer, offsets_of, producer, subscribe
 from services.kit.replay_directory import ReplayDirectory
 from services.kit.wire import Origin, WireError, origin_of
@@ -284,10 +284,9 @@ class Detect:
             self._producer.flush(timeout=_FLUSH_S)
         failed = next((sent for sent in self._unacknowledged if sent.is_done and sent.failed()), None)
         if failed is not None:
-            raise UserError(
+            raise ServerError(
                 f"findings could not be handed to Kafka ({type(failed.exception).__name__})",
                 remedy="see to Kafka and start detect again: it goes on from its last snapshot",
-                exit_code=3,
             )
         self._unacknowledged = [sent for sent in self._unacknowledged if not sent.is_done]
         return not self._unacknowledged and self._dead.flush(_FLUSH_S)

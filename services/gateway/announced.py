@@ -5,7 +5,7 @@ from contextlib import closing
 from kafka.errors import KafkaError
 
 from services.kit import replays, topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError, UserError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.replay_directory import ReplayDirectory
 from services.kit.replays import ReplayState
@@ -40,8 +40,7 @@ def withdraw(kafka: KafkaSettings, unit: str) -> None:
 
 
 def _refusal(error: KafkaError) -> UserError:
-    return UserError(
+    return ServerError(
         f"what the cluster is could not be handed to Kafka ({type(error).__name__})",
         remedy="create the topics: hindcast topics create",
-        exit_code=3,
     )

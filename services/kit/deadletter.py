@@ -10,7 +10,7 @@ from kafka.errors import KafkaError
 from prometheus_client import Counter
 
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.kafka import Record
 
 _log = logging.getLogger(__name__)
@@ -62,10 +62,9 @@ class DeadLetter:
             if not self._sent[0].is_done:
                 return False
             if self._sent[0].failed():
-                raise UserError(
+                raise ServerError(
                     f"Kafka does not take what is for {topics.DEAD_LETTER} ({type(self._sent[0].exception).__name__})",
                     remedy="see to Kafka and start it again: it reads again what that came from",
-                    exit_code=3,
                 )
             self._sent.popleft()
         return True

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 from services.kit.processes import pool_of
 
 _Given = ParamSpec("_Given")
@@ -98,4 +98,4 @@ def _client(module: str, extra: str) -> ModuleType:
 
 def _away(what: str, address: str, error: Exception) -> UserError:
     words = " ".join(str(error).split())[:200]
-    return UserError(f"no {what} cluster at {address}: {words}", remedy="check that address", exit_code=3)
+    return ServerError(f"no {what} cluster at {address}: {words}", remedy="check that address")

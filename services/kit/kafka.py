@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.secret import Secret
 from services.kit.settings import Settings
 from services.kit.tls import Authorities
@@ -154,13 +154,10 @@ def _reach(make: Callable[..., Client], settings: KafkaSettings) -> Client:
             reported = "\n".join((*heard, str(error)))
             for sign, words, remedy in _REFUSALS:
                 if sign in reported:
-                    raise UserError(
-                        f"the Kafka broker at {settings.bootstrap} {words}", remedy=remedy, exit_code=3
-                    ) from error
-            raise UserError(
+                    raise ServerError(f"the Kafka broker at {settings.bootstrap} {words}", remedy=remedy) from error
+            raise ServerError(
                 f"no Kafka broker answers at {settings.bootstrap} ({type(error).__name__})",
                 remedy="start one (hindcast stack up), or set HINDCAST_KAFKA_BOOTSTRAP to where yours is",
-                exit_code=3,
             ) from error
 
 

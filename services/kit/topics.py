@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from detectors import yaml_text
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 
 if TYPE_CHECKING:  # whose client takes long to load, and most who know the topics' names have no Kafka
     from kafka.admin import NewTopic
@@ -91,9 +91,7 @@ def ids(settings: "KafkaSettings", names: Collection[str]) -> dict[str, str]:
         found = {topic["name"]: topic for topic in client.describe_topics(sorted(names))}
     missing = [name for name in sorted(names) if name not in found or not found[name].get("partitions")]
     if missing:
-        raise UserError(
-            f"topic(s) {', '.join(missing)} do not exist", remedy="create them: hindcast topics create", exit_code=3
-        )
+        raise ServerError(f"topic(s) {', '.join(missing)} do not exist", remedy="create them: hindcast topics create")
     return {name: str(topic.get("topic_id")) for name, topic in found.items()}
 
 

@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.kafka import KafkaSettings, consumer, producer, reached
 from services.kit.replay_directory import ReplayDirectory
 
@@ -71,10 +71,9 @@ def partition_of(settings: KafkaSettings, unit: str) -> int:
             partitions = topic.read_on()
             return partitions[unit] if unit in partitions else _assign(settings, topic, unit)
     except KafkaError as error:
-        raise UserError(
+        raise ServerError(
             f"no partition could be assigned to {unit} ({type(error).__name__})",
             remedy="see to Kafka, and start it again",
-            exit_code=3,
         ) from error
 
 
@@ -102,7 +101,7 @@ class _Topic:
         self.count = len(self._consumer.partitions_for_topic(topics.FINDINGS) or ())
         if not {topics.UNITS, topics.FINDINGS} <= known:
             self.close()
-            raise UserError("Kafka lacks hindcast's topics", remedy="create them: hindcast topics create", exit_code=3)
+            raise ServerError("Kafka lacks hindcast's topics", remedy="create them: hindcast topics create")
         self._consumer.assign([self._place])
         self._consumer.seek_to_beginning(self._place)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 
 T = TypeVar("T")
 
@@ -22,5 +22,5 @@ def until(predicate: Callable[[], T | None], *, timeout_s: float, what: str, int
         if result:
             return result
         if time.monotonic() >= deadline:
-            raise UserError(f"gave up after {timeout_s:g} s waiting for {what}", exit_code=3)
+            raise ServerError(f"gave up after {timeout_s:g} s waiting for {what}")
         pause.wait(interval_s)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 from services.live.kubeconfig import kubeconfig_of
 from services.live.listing import PassedOver
 from services.recording.importers.parts.objects import WrongObjectError, part, text
@@ -185,8 +185,7 @@ def _refused(client: "httpx.Client", path: str, words: str) -> UserError:
 
 
 def _unreachable(client: "httpx.Client", error: Exception) -> UserError:
-    return UserError(
+    return ServerError(
         f"{client.base_url} cannot be reached: {error}",
         remedy="check --kubernetes, the network and --kubernetes-ca-file",
-        exit_code=3,
     )

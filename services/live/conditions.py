@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from detectors.contract import Finding
 from services.detect.warmup import Line
 from services.kit import topics
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 from services.kit.times import format_time
 from services.kit.wire import Origin
 from services.live.alerts import alerted, finding_record
@@ -160,7 +160,7 @@ def _patch(client: "httpx.Client", node: str, changes: Mapping[str, Condition], 
         answer = client.patch(path, content=json.dumps({"status": {"conditions": conditions}}), headers=headers)
     except httpx.HTTPError as error:
         remedy = "check --kubernetes and the network"
-        raise UserError(f"{client.base_url} cannot be reached: {error}", remedy=remedy, exit_code=3) from error
+        raise ServerError(f"{client.base_url} cannot be reached: {error}", remedy=remedy) from error
     if not answer.is_success and answer.status_code != httpx.codes.NOT_FOUND:  # gone meanwhile
         raise UsageError(
             f"{client.base_url} does not take conditions of {node} ({answer.status_code}): {words_of(answer.content)}",

@@ -17,7 +17,7 @@ from services.gateway.announced import announce
 from services.gateway.outlet import AwayError, KafkaOutlet, Parcel, parcels_of, parcels_of_lines, watermark_of
 from services.kit import topics
 from services.kit.durable import Keeper
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.kafka import KafkaSettings, producer
 from services.kit.replays import ReplayState
 from services.kit.times import format_time
@@ -91,7 +91,7 @@ class KafkaFeed(Stretches):
                 self._target.outlet.deliver(self._unsent[0])
                 del self._unsent[0]
         except AwayError as error:
-            raise UserError(str(error), remedy="see to Kafka: the feed goes on by itself", exit_code=3) from error
+            raise ServerError(str(error), remedy="see to Kafka: the feed goes on by itself") from error
         self.at = self._upto
         self._save()
         return Step(self.at, [], [])

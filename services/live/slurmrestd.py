@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 from services.live.slurm import Document
 from services.recording.importers.parts.series.query_api import Access
 
@@ -67,7 +67,7 @@ class Slurmrestd:
                 return [(f"{client.base_url}{path}", _answer(client, path)) for path in self._paths]
 
 
-class _NotThereError(UserError):
+class _NotThereError(UsageError):
     """The server has no such path."""
 
 
@@ -96,7 +96,7 @@ def _answer(client: "httpx.Client", path: str) -> bytes:
         answer = client.get(path)
     except httpx.HTTPError as error:
         message = f"{client.base_url} cannot be reached: {error}"
-        raise UserError(message, remedy="check --slurm and the network", exit_code=3) from error
+        raise ServerError(message, remedy="check --slurm and the network") from error
     if answer.status_code == httpx.codes.OK:
         return answer.content
     words = f"({answer.status_code}): {_words_of(answer.content)}"
@@ -107,8 +107,8 @@ def _answer(client: "httpx.Client", path: str) -> bytes:
         )
     if answer.status_code in _NO_CONTROLLER:
         message = f"{client.base_url}{path} has no answer {words}"
-        raise UserError(message, remedy="see whether slurmctld runs: `scontrol ping`", exit_code=3)
-    raise _NotThereError(f"{client.base_url} has no {path} to read {words}", remedy=_REMEDY, exit_code=2)
+        raise ServerError(message, remedy="see whether slurmctld runs: `scontrol ping`")
+    raise _NotThereError(f"{client.base_url} has no {path} to read {words}", remedy=_REMEDY)
 
 
 def _words_of(body: bytes) -> str:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import httpx
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 
 _TIMEOUT_S = 10.0
 
@@ -66,10 +66,9 @@ def post_sample(url: str) -> str:
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise UsageError(f"{url} is not a URL to post to: {error}", remedy="write http://HOST:PORT/PATH") from None
     except httpx.TransportError as error:
-        raise UserError(
+        raise ServerError(
             f"no answer from {url}: {str(error) or type(error).__name__}",
             remedy="is the receiver running, and is host and port right?",
-            exit_code=3,
         ) from None
     answer = f"{response.status_code} {response.reason_phrase}"
     body = response.text.strip()[:500]

@@ -11,7 +11,7 @@ from prometheus_client import Counter, Gauge
 
 from services.kit import topics
 from services.kit.deadletter import DeadLetter
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.findings import Position, finding_record_of, placed
 from services.kit.kafka import KafkaSettings, Record, consumer, producer, reached
 from services.kit.replay_directory import ReplayDirectory
@@ -47,7 +47,7 @@ class Notify:
         self._replays = ReplayDirectory(kafka)
         numbers = self._consumer.partitions_for_topic(topics.FINDINGS)
         if not numbers:
-            raise UserError("there is no topic findings", remedy="create it: hindcast topics create", exit_code=3)
+            raise ServerError("there is no topic findings", remedy="create it: hindcast topics create")
         self._partitions = [TopicPartition(topics.FINDINGS, number) for number in sorted(numbers)]
         self._consumer.assign(self._partitions)
         self._ends: dict[TopicPartition, int] = self._consumer.end_offsets(self._partitions)

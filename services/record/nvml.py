@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pynvml
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.record.gpm import Gpm
 from services.record.sensors import Xid
 from services.recording.model import Gpu
@@ -29,15 +29,14 @@ class Nvml:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            raise UserError(
+            raise ServerError(
                 f"NVML, the NVIDIA driver's management library, can't be used: {error}",
                 remedy="run this on a machine with an NVIDIA GPU and its driver (libnvidia-ml.so.1)",
-                exit_code=3,
             ) from error
         self._handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
         if not self._handles:
             pynvml.nvmlShutdown()
-            raise UserError("the NVIDIA driver shows no GPU", remedy="check nvidia-smi", exit_code=3)
+            raise ServerError("the NVIDIA driver shows no GPU", remedy="check nvidia-smi")
         names = sorted({_text(pynvml.nvmlDeviceGetName(handle)) for handle in self._handles})
         self.model = ", ".join(name if name.startswith("NVIDIA") else f"NVIDIA {name}" for name in names)
         self.driver = _text(pynvml.nvmlSystemGetDriverVersion())

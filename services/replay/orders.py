@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,9 @@ class Mailbox:
         try:
             answer.result(timeout_s)
         except TimeoutError:
-            raise UserError(
+            raise ServerError(
                 f"replay {self._name} has not followed within {timeout_s:g} s: it waits for Kafka",
                 remedy="see `hindcast replay status`; the order is carried out as soon as the broker answers",
-                exit_code=3,
             ) from None
 
     def send(self, order: Order) -> None:

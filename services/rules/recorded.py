@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 from services.kit.wait import until
 from services.sink.connection import Connection, Reply
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Samples, request
@@ -96,20 +96,17 @@ def _post(connection: Connection, settings: SinkSettings, body: bytes, tenant: s
     try:
         reply = until(answered, timeout_s=_PATIENCE_S, what=f"{settings.url} to take samples", interval_s=1)
     except UserError as error:
-        raise UserError(
+        raise ServerError(
             f"{error.message}: {last[0].status or 'no answer'} {last[0].text[:300]}",
             remedy="is it a remote-write receiver, and is it up?",
-            exit_code=3,
         ) from error
     if reply.status // 100 != 2:
-        raise UserError(
+        raise ServerError(
             f"{settings.url} refuses what rules recorded: {reply.status} {reply.text[:300]}",
             remedy="a Prometheus takes what is older than its newest only within storage.tsdb.out_of_order_time_window",
-            exit_code=3,
         )
     if settings.protocol == "v2" and reply.written is None:
-        raise UserError(
+        raise ServerError(
             f"{settings.url} answers {reply.status} and does not say what it has written: it knows no remote-write v2",
             remedy="set HINDCAST_SINK_PROTOCOL=v1",
-            exit_code=3,
         )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError, UserError
 from services.stack import state
 from services.stack.process import tail
 from services.stack.settings import ENV_PREFIX, StackSettings
@@ -65,11 +65,11 @@ def _follow(runner: "subprocess.Popen[str]", log: Path, on_change: Callable[[str
                 raise UserError(event["message"], remedy=event["remedy"], exit_code=runner.wait(_STOP_TIMEOUT_S))
             on_change(event["name"], event["state"])
     code = runner.wait(_STOP_TIMEOUT_S)
-    raise UserError(f"the stack's process ended with exit code {code}:\n{tail(log)}", remedy=f"read {log}", exit_code=3)
+    raise ServerError(f"the stack's process ended with exit code {code}:\n{tail(log)}", remedy=f"read {log}")
 
 
 def _running(state_dir: Path) -> state.Running:
     running = state.read(state_dir)
     if running is None:
-        raise UserError(f"the stack in {state_dir} ended as soon as it was ready", exit_code=3)
+        raise ServerError(f"the stack in {state_dir} ended as soon as it was ready")
     return running

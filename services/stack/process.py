@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.wait import until
 from services.stack.child import Child, Spawner
 from services.stack.ports import PortBook
@@ -92,7 +92,7 @@ class ManagedProcess:
                 return self.state
             death = self.look()
         if death is not None:
-            raise UserError(f"{death}", remedy=self._remedy(death), exit_code=3)
+            raise ServerError(f"{death}", remedy=self._remedy(death))
         if self.state is State.STARTING and self._is_healthy():
             self._mark_healthy()
         return self.state

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Self
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 from services.kit.wait import until
 from services.stack import build, monitor, state
 from services.stack.child import NativeSpawner, Spawner
@@ -201,11 +201,7 @@ class Stack:
     def check(self) -> None:
         """Raise UserError (exit code 3) naming the processes that died by themselves, with the end of their logs."""
         if self.deaths:
-            raise UserError(
-                "\n".join(str(death) for death in self.deaths),
-                remedy=f"read the logs in {self.logs}",
-                exit_code=3,
-            )
+            raise ServerError("\n".join(str(death) for death in self.deaths), remedy=f"read the logs in {self.logs}")
 
     def flush_receive(self) -> None:
         """Have Thanos Receive put all it holds into the object store, and leave it running.
@@ -251,11 +247,10 @@ class Stack:
             process.advance()
             waited_s = time.monotonic() - began.get(process.name, time.monotonic())
             if waited_s > self.settings.start_timeout_s:
-                raise UserError(
+                raise ServerError(
                     f"{process.name} runs but is not healthy after {waited_s:.0f} s: waited for {process.spec.health}; "
                     f"the end of its log ({process.log}):\n{process.tail()}",
                     remedy="raise HINDCAST_STACK_START_TIMEOUT_S on a slow machine",
-                    exit_code=3,
                 )
         self._report(process)
 

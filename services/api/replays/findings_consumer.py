@@ -6,7 +6,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from services.api.replays.generations import Generation
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError
 from services.kit.kafka import KafkaSettings, Record, admin, consumer, reached
 from services.kit.replay_directory import ReplayDirectory
 from services.kit.replays import ReplayState, Topology
@@ -36,7 +36,7 @@ class Topics:
         there = {name: sorted(self._consumer.partitions_for_topic(name) or ()) for name in names}
         found = [TopicPartition(name, number) for name, numbers in there.items() for number in numbers]
         if {place.topic for place in found} != set(names):
-            raise UserError("Kafka lacks hindcast's topics", remedy="hindcast topics create", exit_code=3)
+            raise ServerError("Kafka lacks hindcast's topics", remedy="hindcast topics create")
         return found
 
     def replays(self) -> dict[str, ReplayState]:

@@ -21,7 +21,7 @@ from services.cli.demo.incident import Incident
 from services.cli.pipeline import DETECT_GROUP, Pipeline, sink_group
 from services.cli.stored_samples import samples_held
 from services.kit import topics
-from services.kit.errors import UserError
+from services.kit.errors import ServerError, UserError
 from services.kit.kafka import KafkaSettings
 from services.kit.times import format_time, parse_time
 from services.kit.wait import T, until
@@ -184,7 +184,7 @@ class _Progress:
         status = self._pipeline.status(self._name)
         self._state = status["state"]
         if self._state not in ("running", "paused", "ended"):
-            raise UserError(f"the replay ended as {self._state}: {status['error']}", exit_code=3)
+            raise ServerError(f"the replay ended as {self._state}: {status['error']}")
         self.line = _progress(status, self._counters)
         if self._console.is_terminal:
             self._live.update(self.line, refresh=True)
@@ -204,10 +204,9 @@ def _metric(url: str, name: str) -> float:
     try:
         text = httpx.get(f"{url}/metrics", timeout=60).text
     except httpx.TransportError as error:
-        raise UserError(
+        raise ServerError(
             f"the service at {url} does not answer any more: {type(error).__name__}",
             remedy="`make up` keeps the logs of the processes: try the replay there, and read them",
-            exit_code=3,
         ) from error
     families = text_string_to_metric_families(text)
     return sum(sample.value for family in families for sample in family.samples if sample.name == name)

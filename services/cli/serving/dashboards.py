@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 
 if TYPE_CHECKING:
     from services.dashboards.live import Window
@@ -75,7 +75,7 @@ def _url() -> str:
 
     running = state.read(load_settings().state_dir)
     if running is None:
-        raise UserError("no stack is running", remedy="start one (hindcast stack up), or give --url", exit_code=3)
+        raise ServerError("no stack is running", remedy="start one (hindcast stack up), or give --url")
     return Addresses.from_dict(dict(running.addresses)).thanos_query
 
 

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from services.kit.errors import UserError
+from services.kit.errors import UsageError
 from services.recording.importers.parts.series.known_series import KNOWN_METRICS, stream_of
 from services.recording.importers.parts.series.query_api import QueryApi, TooMuchError
 from services.recording.instants import format_instant
@@ -19,7 +19,7 @@ _SHOWN = 6
 _KNOWN = f'{{__name__=~"{KNOWN_METRICS}"}}'
 
 
-class NothingHeldError(UserError):
+class NothingHeldError(UsageError):
     """A server has nothing that we know of the time asked for."""
 
 
@@ -38,7 +38,6 @@ def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> N
         return NothingHeldError(
             f"{problem}: {held}",
             remedy="give the server that scrapes dcgm-exporter, node_exporter, ipmi_exporter or sonic-exporter",
-            exit_code=2,
         )
     first, last = _range(api, known[0], now)
     by_stream = {name: [one for one in known if stream_of(one) == name] for name in STREAMS}
@@ -48,7 +47,7 @@ def nothing_captured(api: QueryApi, stretch: tuple[int, int], filters: str) -> N
     remedy = (
         f"correct {filters or '--match'}" if inside else "correct --from and --to; times are in UTC where they end in Z"
     )
-    return NothingHeldError(words, remedy=remedy, exit_code=2)
+    return NothingHeldError(words, remedy=remedy)
 
 
 def _some(names: list[str]) -> str:

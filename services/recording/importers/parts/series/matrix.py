@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from services.kit.errors import UserError
+from services.kit.errors import ServerError, UserError
 from services.recording.importers.parts.source_files import clean
 
 Ints = NDArray[np.int64]
@@ -49,10 +49,9 @@ def document_of(body: bytes, url: str = "the server") -> dict[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or answer.get("status") != "success":
-        raise UserError(
+        raise ServerError(
             f"{url} answers with something that is no query result: {words_of(body)[:120]}",
             remedy="give the address of a Prometheus or Thanos query API",
-            exit_code=3,
         )
     return answer
 
@@ -148,8 +147,7 @@ def _plain(body: bytes) -> Matrix:
 
 
 def _no_sample(problem: str) -> UserError:
-    return UserError(
+    return ServerError(
         f"the server's answer holds what is no sample: {problem}",
         remedy="give the address of a Prometheus or Thanos query API",
-        exit_code=3,
     )

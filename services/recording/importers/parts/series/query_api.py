@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError, UserError
 from services.recording.importers.parts.series.matrix import Matrix, document_of, matrix_of, words_of
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ _TOO_MUCH = re.compile(r"too many samples|exceed|limit|timed out|too large", re.
 _WARNINGS = b'"warnings":'
 
 
-class TooMuchError(UserError):
+class TooMuchError(ServerError):
     """The server does not answer for that many samples at once: a shorter stretch may do."""
 
     def __init__(self, words: str) -> None:
         super().__init__(
             f"the server does not answer for so much at once: {words}",
             remedy="take fewer series with --match, or raise the server's sample limit",
-            exit_code=3,
         )
         self.words = words
 
@@ -200,10 +199,9 @@ class QueryApi:
                 if _TOO_MUCH.search(words_of(body)) and (last or status == 503) and status != 429:
                     raise TooMuchError(words_of(body))
                 if last:
-                    raise UserError(
+                    raise ServerError(
                         f"{self.access.url} answers {status} still after {attempt} retries: {words_of(body)}",
                         remedy="try later, or ask for less at once (--chunk)",
-                        exit_code=3,
                     )
             threading.Event().wait(min(_PATIENCE_S, pause if wanted is None else wanted))
             pause *= 2
@@ -245,10 +243,9 @@ class QueryApi:
         return UsageError(f"{self.access.url} refuses the query ({status}): {words}", remedy=remedy)
 
     def _unreachable(self, error: Exception) -> UserError:
-        return UserError(
+        return ServerError(
             f"{self.access.url} cannot be reached: {error}",
             remedy="check --url, the network and, for https, --ca-file and the certificate that a client is to show",
-            exit_code=3,
         )
 
     def _data(self, body: bytes) -> Any:

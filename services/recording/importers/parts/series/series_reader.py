@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from services.kit.errors import UsageError, UserError
+from services.kit.errors import ServerError, UsageError
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
 from services.recording.importers.parts.series.census import Census, instance_host
@@ -46,8 +46,8 @@ class Pace:
     def shorten(self, error: TooMuchError) -> None:
         """Note that the server gave no answer for `length_ms`; UserError (exit code 3) where it is short enough."""
         if self.length_ms <= _SHORTEST_MS:
-            raise UserError(
-                f"{self._url} does not even answer for one second: {error.words}", remedy=error.remedy, exit_code=3
+            raise ServerError(
+                f"{self._url} does not even answer for one second: {error.words}", remedy=error.remedy
             ) from error
         self.halve()
 
