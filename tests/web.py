@@ -37,7 +37,7 @@ def served(app: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=3))
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started, timeout_s=300, what="the server")
+    until(lambda: server.started, what="the server")
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:

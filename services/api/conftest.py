@@ -101,7 +101,7 @@ def run_over(client: Client, recording: str, **detectors: object) -> str:
     answer = client.post("/api/v1/runs", json={"recording": recording, "detectors": detectors})
     assert answer.status_code == 201, answer.text
     run = str(answer.json()["id"])
-    until(lambda: _over(client, run), timeout_s=300, what=f"run {run} to end")
+    until(lambda: _over(client, run), what=f"run {run} to end")
     answer = client.get(f"/api/v1/runs/{run}").json()
     assert answer["state"] == "done", answer
     return run

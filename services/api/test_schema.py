@@ -144,7 +144,7 @@ def _fill(api: str, recording: str, folder: Path) -> None:
     only = {name: {"enabled": False} for name in detectors if name != "job_health"}  # one is enough, and quicker
     run = requests.post(f"{api}/runs", json={"recording": recording, "detectors": only}, timeout=300).json()["id"]
     path = f"{api}/runs/{run}"
-    until(lambda: requests.get(path, timeout=300).json()["state"] == "done", timeout_s=300, what="the run")
+    until(lambda: requests.get(path, timeout=300).json()["state"] == "done", what="the run")
     _THERE.folder = folder
     _THERE.known |= {"recording": recording, "run": run}
     for word in ("finding", "incident"):

@@ -14,7 +14,7 @@ from kafka.errors import RetriableError
 from services.kit import topics
 from services.kit.errors import ServerError, UsageError
 from services.kit.kafka import KafkaSettings, admin, consumer, reached
-from services.kit.wait import until
+from services.kit.wait import PATIENCE_S, until
 
 DETECT_GROUP = "hindcast-detect"
 NOTIFY_GROUP = "hindcast-notify"
@@ -51,7 +51,7 @@ class Pipeline:
         """Pause, resume, seek, speed or stop the replay `name`."""
         return dict(self._call("POST", f"/api/v1/replays/{name}/{verb}", json=body or None))
 
-    def wait_over(self, name: str, *, timeout_s: float) -> dict[str, Any]:
+    def wait_over(self, name: str, *, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until the replay has sent all it has to send, and return its status."""
 
         def over() -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ class Pipeline:
         done = {part: entry.offset for part, entry in committed.items()}
         return sum(ends[part] - max(done.get(part, 0), begins[part]) for part in parts)
 
-    def wait_caught_up(self, *groups: str, timeout_s: float) -> None:
+    def wait_caught_up(self, *groups: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until each of `groups` has committed all there is."""
         what = f"{', '.join(groups)} to catch up"
         until(lambda: self.caught_up(*groups), timeout_s=timeout_s, what=what, interval_s=0.2)

@@ -41,7 +41,7 @@ def test_workers_end_with_the_command_that_started_them(tmp_path: Path, how: sig
             worker = int(command.stdout.readline())
             assert alive(worker)
             command.send_signal(how)
-            until(lambda: not alive(worker), timeout_s=300, what="the worker to end")
+            until(lambda: not alive(worker), what="the worker to end")
             command.wait(30)
         finally:
             command.kill()

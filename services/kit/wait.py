@@ -8,9 +8,13 @@ from typing import TypeVar
 from services.kit.errors import ServerError
 
 T = TypeVar("T")
+PATIENCE_S = 300.0
+"""For what is to come at once, and may take long on a machine that is busy with much else."""
 
 
-def until(predicate: Callable[[], T | None], *, timeout_s: float, what: str, interval_s: float = 0.05) -> T:
+def until(
+    predicate: Callable[[], T | None], *, timeout_s: float = PATIENCE_S, what: str, interval_s: float = 0.05
+) -> T:
     """Poll `predicate` until it returns something true, and return that.
 
     Raises UserError naming `what` (exit code 3) when `timeout_s` pass first.

@@ -36,8 +36,8 @@ def service(folder: Path, **env: str) -> Iterator[str]:
         return f"http://127.0.0.1:{found[1]}" if found else None
 
     try:
-        url = until(address, timeout_s=300, what="the replay service")
-        until(lambda: web.healthy(url), timeout_s=300, what="its first answer")
+        url = until(address, what="the replay service")
+        until(lambda: web.healthy(url), what="its first answer")
         yield url
     finally:
         process.terminate()

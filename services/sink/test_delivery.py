@@ -196,7 +196,7 @@ def test_it_ends_without_waiting_for_an_answer_that_does_not_come(target: Target
     for tick in range(2):
         part = Samples(np.array([0]), np.array([[NOW + tick]]), np.array([[1.0]]))
         delivery.submit(Parcel(series.pages[0], [part], "u", "r", 0, ticket))
-    until(lambda: target.requests, timeout_s=300, what="the first request")
+    until(lambda: target.requests, what="the first request")
     delivery.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "lane-0"]
     assert not delivery.drained(3600)
@@ -325,7 +325,7 @@ def test_a_lane_keeps_the_order(target: Target) -> None:
     for tick in range(20):
         part = Samples(np.array([0]), np.array([[NOW + tick]]), np.array([[1.0]]))
         delivery.submit(Parcel(series.pages[0], [part], "u", "r", 3, ticket))
-    until(lambda: ticket.done, timeout_s=300, what="all to be sent")
+    until(lambda: ticket.done, what="all to be sent")
     delivery.close()
     assert [at_ms for _, at_ms, _ in target.order] == [NOW + tick for tick in range(20)]
 

@@ -97,9 +97,9 @@ def test_a_long_log_is_begun_anew_and_written_on(tmp_path: Path) -> None:
         loud = replace(spec, argv=python(f"print('x' * 30_000, flush=True)\n{SERVER}", *spec.argv[3:]))
         process = stack.add_process(loud)
         before = process.log.with_name("one.log.1")
-        until(lambda: before.exists() and process.log.stat().st_size < 20_000, timeout_s=300, what="the log to be cut")
+        until(lambda: before.exists() and process.log.stat().st_size < 20_000, what="the log to be cut")
         http_get(f"{spec.url}/later")
-        until(lambda: b"/later" in process.log.read_bytes(), timeout_s=300, what="the request in the log")
+        until(lambda: b"/later" in process.log.read_bytes(), what="the request in the log")
         assert b"x" * 30_000 in before.read_bytes()
         assert b"\0" not in process.log.read_bytes()
 
@@ -130,7 +130,7 @@ def test_one_that_dies_later_is_reported_once_and_the_others_go_on(stack: Stack)
     pid = process.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: stack.deaths, timeout_s=300, what="the monitor to notice")
+    until(lambda: stack.deaths, what="the monitor to notice")
     with pytest.raises(UserError, match=r"dies was killed by SIGKILL[\s\S]*serving") as caught:
         stack.check()
     assert caught.value.exit_code == 3
@@ -190,10 +190,10 @@ def test_what_a_process_has_started_itself_ends_with_it(stack: Stack, tmp_path: 
     process = stack.add_process(
         ProcessSpec("parent", ("sh", "-c", f"sleep 600 & echo $! >{note}.new; mv {note}.new {note}; wait"))
     )
-    until(note.exists, timeout_s=300, what="the grandchild")
+    until(note.exists, what="the grandchild")
     grandchild = int(note.read_text())
     process.stop()
-    until(lambda: not alive(grandchild), timeout_s=300, what="the grandchild to end")
+    until(lambda: not alive(grandchild), what="the grandchild to end")
 
 
 def test_a_task_is_over_before_what_needs_it_starts(stack: Stack, tmp_path: Path) -> None:
@@ -284,5 +284,5 @@ threading.Event().wait()
         child = int(runner.stdout.readline())
         assert alive(child)
         runner.kill()
-    until(lambda: not alive(child), timeout_s=300, what="the kernel to end the child")
+    until(lambda: not alive(child), what="the kernel to end the child")
     assert state.read(tmp_path) is None

@@ -71,10 +71,10 @@ def test_a_recording_whose_command_ends_while_it_is_made_is_deleted(
         errors.open("w") as complaints,
         subprocess.Popen([sys.executable, script], stderr=complaints, env=environment) as command,
     ):
-        until(lambda: out.parent.exists() and list(out.parent.iterdir()), timeout_s=300, what="the first file")
+        until(lambda: out.parent.exists() and list(out.parent.iterdir()), what="the first file")
         command.send_signal(how)
         assert command.wait(30) in (143, -how)
-    until(lambda: not list(out.parent.iterdir()), timeout_s=300, what="the generator to end")
+    until(lambda: not list(out.parent.iterdir()), what="the generator to end")
     assert "services.synth" not in errors.read_text()
 
 

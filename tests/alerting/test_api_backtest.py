@@ -92,7 +92,7 @@ def made(api: Client, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def over(api: Client, answer: Any) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
     path = f"/api/v1/tasks/{answer.json()['id']}"
-    until(lambda: api.get(path).json()["state"] not in ("queued", "running"), timeout_s=300, what=path)
+    until(lambda: api.get(path).json()["state"] not in ("queued", "running"), what=path)
     task: dict[str, Any] = api.get(path).json()
     return task
 

@@ -124,7 +124,7 @@ def test_event_time_is_what_a_live_prometheus_does(tmp_path: Path) -> None:
         status = pipeline.start_replay(str(path), name=NAME, speed=1, shift="start-now")
         shift_ms = int(status["shift_ms"])
         pipeline.wait_over(NAME, timeout_s=MINUTES * 60 + 300)
-        pipeline.wait_caught_up(sink_group("prometheus"), timeout_s=300)
+        pipeline.wait_caught_up(sink_group("prometheus"))
         live = _live(stack.addresses.prometheus, recording.manifest.start, recording.manifest.end, shift_ms, intervals)
     offline = _in_event_time(recording, files)
 

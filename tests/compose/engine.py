@@ -77,9 +77,7 @@ def _daemon() -> Iterator[Path]:
         docker = Docker({"DOCKER_HOST": f"unix://{socket}"})
         try:
             until(
-                lambda: docker.answers() or daemon.poll() is not None,
-                timeout_s=300,
-                what=f"dockerd (log: {folder / 'dockerd.log'})",
+                lambda: docker.answers() or daemon.poll() is not None, what=f"dockerd (log: {folder / 'dockerd.log'})"
             )
             if daemon.poll() is not None:
                 raise UserError(f"dockerd ended at once; see {folder / 'dockerd.log'}")

@@ -72,7 +72,7 @@ def test_the_monitor_sees_every_server_and_service(up: Docker) -> None:
         answer = httpx.get("http://127.0.0.1:9095/api/v1/query", params={"query": "up == 1"}).json()
         return {one["metric"]["service"] for one in answer["data"]["result"]} == named
 
-    until(seen, timeout_s=300, what=f"{sorted(named)} to be scraped", interval_s=1)
+    until(seen, what=f"{sorted(named)} to be scraped", interval_s=1)
 
 
 _NEIGHBOUR = """
@@ -118,7 +118,7 @@ def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: 
         received = [(alert["status"], alert["labels"]["node"]) for alert in alerts]
         return received if len(received) >= 2 else None
 
-    received = until(heard, timeout_s=300, what="a firing and a resolved webhook", interval_s=0.5)
+    received = until(heard, what="a firing and a resolved webhook", interval_s=0.5)
     assert received == [("firing", NODE), ("resolved", NODE)]
 
     def landed() -> bool:
@@ -127,7 +127,7 @@ def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: 
         result = answer["data"]["result"]
         return bool(result) and float(result[0]["value"][1]) == 6 * 8
 
-    until(landed, timeout_s=300, what="the series of 48 GPUs, by Thanos Query", interval_s=0.5)
+    until(landed, what="the series of 48 GPUs, by Thanos Query", interval_s=0.5)
 
     browser = httpx.Client(base_url="http://127.0.0.1:8490", headers={"Authorization": f"Bearer {up.env['TOKEN']}"})
     with browser:
@@ -140,4 +140,4 @@ def test_a_replay_by_the_command_line_ends_in_a_webhook_that_names_the_node(up: 
             found = browser.get(f"/api/v1/runs/{replay['run']}/findings").json()["items"]
             return [one["entity"]["node"] for one in found] == [NODE]
 
-        until(followed, timeout_s=300, what="the finding, by the API", interval_s=0.5)
+        until(followed, what="the finding, by the API", interval_s=0.5)

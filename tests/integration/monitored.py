@@ -40,7 +40,7 @@ def _reload(stack: Stack) -> None:
     before, pid = last(), stack.process("prometheus-monitor").pid
     assert pid is not None
     os.kill(pid, signal.SIGHUP)
-    until(lambda: last() > before, timeout_s=300, what="the monitor to read its configuration")
+    until(lambda: last() > before, what="the monitor to read its configuration")
 
 
 def value_of(text: str, name: str) -> float:

@@ -58,8 +58,8 @@ class Service:
             found = re.search(r"listening address=(\S+)", log.read_text())
             return found[1] if found else None
 
-        self.url = until(listening, timeout_s=300, what="the replay service to listen")
-        until(lambda: web.healthy(self.url), timeout_s=300, what="the replay service to answer")
+        self.url = until(listening, what="the replay service to listen")
+        until(lambda: web.healthy(self.url), what="the replay service to answer")
 
     def end(self, number: signal.Signals) -> int:
         assert self.process is not None
@@ -81,11 +81,11 @@ class Service:
             assert status["state"] in (state, "running", "paused"), status
             return status if status["state"] == state else None
 
-        return until(reached, timeout_s=300, what=f"{name} to be {state}")
+        return until(reached, what=f"{name} to be {state}")
 
     def wait_progress(self, name: str, progress: float) -> None:
         what = f"{name} to have sent {progress:.0%}"
-        until(lambda: self.call("GET", f"/{name}")["progress"] >= progress, timeout_s=300, what=what)
+        until(lambda: self.call("GET", f"/{name}")["progress"] >= progress, what=what)
 
 
 @dataclass

@@ -30,7 +30,6 @@ pytestmark = [
     ),
 ]
 ROOT = Path(__file__).parents[2]
-_WAIT_S = 300.0
 Alert = dict[str, str]
 
 
@@ -171,7 +170,7 @@ def test_what_is_silenced_and_what_is_not(desk: Desk) -> None:
         return found
 
     wanted = {name for name, (_, _, expected) in SILENCES.items() if expected}
-    until(lambda: silenced() >= wanted, timeout_s=_WAIT_S, what="what is to be silenced", interval_s=0.5)
+    until(lambda: silenced() >= wanted, what="what is to be silenced", interval_s=0.5)
     assert silenced() == wanted
 
 
@@ -179,13 +178,13 @@ def test_the_rule_is_heard_of_when_the_detector_falls_silent(desk: Desk, webhook
     detector = alert("link_flap", cluster="handover", node="n1", nic="mlx5_1")
     rule = detector | {"source": "rule", "alertname": "NicLinkFlapping"}
     desk.post(detector)
-    until(lambda: _heard(webhook, "handover"), timeout_s=_WAIT_S, what="the detector's alert")
+    until(lambda: _heard(webhook, "handover"), what="the detector's alert")
     desk.post(rule)
-    until(lambda: desk.known(cluster="handover", source="rule"), timeout_s=_WAIT_S, what="the rule's alert to be known")
+    until(lambda: desk.known(cluster="handover", source="rule"), what="the rule's alert to be known")
     desk.post(detector, over=True)
-    until(lambda: len(_heard(webhook, "handover")) == 3, timeout_s=_WAIT_S, what="its end, and the rule's alert")
+    until(lambda: len(_heard(webhook, "handover")) == 3, what="its end, and the rule's alert")
     desk.post(rule, over=True)
-    until(lambda: len(_heard(webhook, "handover")) == 4, timeout_s=_WAIT_S, what="the end of the rule's alert")
+    until(lambda: len(_heard(webhook, "handover")) == 4, what="the end of the rule's alert")
     heard = [(status, labels["source"]) for status, labels in _heard(webhook, "handover")]
     assert heard[0] == ("firing", "detector")
     assert sorted(heard[1:3]) == [("firing", "rule"), ("resolved", "detector")]
@@ -208,7 +207,7 @@ def test_a_drained_node_is_silenced_as_the_handbook_says(desk: Desk) -> None:
         return done.stdout.strip()
 
     silence = run(commands[0])
-    (held,) = until(lambda: desk.known(**drained), timeout_s=_WAIT_S, what="the alert")
+    (held,) = until(lambda: desk.known(**drained), what="the alert")
     assert held["status"]["silencedBy"] == [silence]
     (held,) = desk.known(**other)
     assert held["status"]["silencedBy"] == []
@@ -234,20 +233,20 @@ def test_slack_and_pagerduty_get_what_they_take(desk: Desk, slack: Receiver, pag
         events = incident("trigger")  # the first may be of one alone: a group is sent once its first alert is in it
         return next((event for event in events if "(and 1 more)" in event["payload"]["summary"]), None)
 
-    trigger = until(both_nodes, timeout_s=_WAIT_S, what="PagerDuty's incident")
+    trigger = until(both_nodes, what="PagerDuty's incident")
     assert trigger["payload"]["severity"] == "critical"
     assert trigger["payload"]["class"] == "gpu_lost"
     assert trigger["payload"]["component"] == "r7"
     assert trigger["payload"]["summary"] == "gpu_lost on n1 (and 1 more)"
-    (sent,) = until(lambda: message("[1] "), timeout_s=_WAIT_S, what="Slack's message")
+    (sent,) = until(lambda: message("[1] "), what="Slack's message")
     (attachment,) = sent["attachments"]
     assert attachment["title"] == "[1] pcie_degraded shapes r7"
     assert attachment["text"] == "• pcie_degraded on n1 <https://runbooks.example/x|runbook>\n"
     assert attachment["color"] == "danger"
     desk.post(*page, ticket, over=True)
-    (resolve,) = until(lambda: incident("resolve"), timeout_s=_WAIT_S, what="PagerDuty's resolve")
+    (resolve,) = until(lambda: incident("resolve"), what="PagerDuty's resolve")
     assert resolve["dedup_key"] == trigger["dedup_key"]
-    (over,) = until(lambda: message("over: "), timeout_s=_WAIT_S, what="Slack's second message")
+    (over,) = until(lambda: message("over: "), what="Slack's second message")
     assert over["attachments"][0]["color"] == "good"
     assert (slack.refused, pagerduty.refused) == ([], [])
     assert {event["dedup_key"] for event in incident("trigger")} == {trigger["dedup_key"]}
@@ -263,9 +262,9 @@ def _turns_pass(desk: Desk, webhook: Receiver, cluster: str) -> None:
     """Return when another group of this receiver has had two turns: by then a repeat would have come."""
     marker = alert("link_errors", cluster=f"{cluster}-turns", node="marker")
     desk.post(marker)
-    until(lambda: _heard(webhook, marker["cluster"]), timeout_s=_WAIT_S, what="the marker")
+    until(lambda: _heard(webhook, marker["cluster"]), what="the marker")
     desk.post(marker, over=True)
-    until(lambda: len(_heard(webhook, marker["cluster"])) > 1, timeout_s=_WAIT_S, what="the marker's end")
+    until(lambda: len(_heard(webhook, marker["cluster"])) > 1, what="the marker's end")
 
 
 @pytest.mark.parametrize("trouble", ["answers 500", "answers 400", "hangs", "hangs up"])
@@ -276,15 +275,15 @@ def test_a_receiver_in_trouble_is_notified_once_when_it_is_well(
     troubled = alert("link_down", cluster=cluster, node="n1", nic="mlx5_0")
     webhook.attempts, webhook.trouble = 0, trouble
     desk.post(troubled)
-    until(lambda: webhook.attempts >= 2, timeout_s=_WAIT_S, what="a second attempt")
+    until(lambda: webhook.attempts >= 2, what="a second attempt")
     assert _heard(webhook, cluster) == []
     webhook.mend()
-    until(lambda: _heard(webhook, cluster), timeout_s=_WAIT_S, what="the alert")
+    until(lambda: _heard(webhook, cluster), what="the alert")
     desk.post(troubled)  # sent again, as by its senders
     _turns_pass(desk, webhook, cluster)
     assert _heard(webhook, cluster) == [("firing", troubled)]
     desk.post(troubled, over=True)
-    until(lambda: len(_heard(webhook, cluster)) > 1, timeout_s=_WAIT_S, what="its end")
+    until(lambda: len(_heard(webhook, cluster)) > 1, what="its end")
     assert _heard(webhook, cluster) == [("firing", troubled), ("resolved", troubled)]
 
 
@@ -295,9 +294,9 @@ def test_a_receiver_that_is_not_there_is_notified_once_when_it_is(desk: Desk, we
     absent = alert("link_down", cluster="absent", node="n1", nic="mlx5_0")
     failed = _failures(desk)
     desk.post(absent)
-    until(lambda: _failures(desk) >= failed + 2, timeout_s=_WAIT_S, what="a second attempt")
+    until(lambda: _failures(desk) >= failed + 2, what="a second attempt")
     file.write_text(webhook.url, encoding="utf-8")
-    until(lambda: _heard(webhook, "absent"), timeout_s=_WAIT_S, what="the alert")
+    until(lambda: _heard(webhook, "absent"), what="the alert")
     _turns_pass(desk, webhook, "absent")
     assert _heard(webhook, "absent") == [("firing", absent)]
 
@@ -315,15 +314,15 @@ def test_identity_and_memory_outlive_a_restart_of_alertmanager(desk: Desk, webho
         return [body for body in webhook.taken if body["groupLabels"].get("cluster") == "restart"]
 
     desk.post(lasting)
-    until(bodies, timeout_s=_WAIT_S, what="the alert")
+    until(bodies, what="the alert")
     (before,) = desk.known(cluster="restart")
     desk.stack.process("alertmanager").restart()
     desk.post(lasting)
-    (after,) = until(lambda: desk.known(cluster="restart"), timeout_s=_WAIT_S, what="the alert to be known again")
+    (after,) = until(lambda: desk.known(cluster="restart"), what="the alert to be known again")
     assert after["fingerprint"] == before["fingerprint"]
     _turns_pass(desk, webhook, "restart")
     desk.post(lasting, over=True)
-    until(lambda: len(bodies()) > 1, timeout_s=_WAIT_S, what="its end")
+    until(lambda: len(bodies()) > 1, what="its end")
     assert [body["status"] for body in bodies()] == ["firing", "resolved"]
     assert len({body["groupKey"] for body in bodies()}) == 1
     assert {a["fingerprint"] for body in bodies() for a in body["alerts"]} == {before["fingerprint"]}

@@ -71,7 +71,7 @@ class Api:
             assert answer["error"] is None, answer
             return answer if all(answer[name] == value for name, value in wanted.items()) else None
 
-        return until(reached, timeout_s=_WAIT_S, what=f"{path} to have {wanted}")
+        return until(reached, what=f"{path} to have {wanted}")
 
 
 @contextmanager
@@ -118,15 +118,15 @@ def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
     browser.start()
     paused = api("POST", "/replays/steered/pause")
     assert paused["state"] == "paused"
-    until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), timeout_s=300, what="the pause")
+    until(lambda: any(body["state"] == "paused" for body in browser.of("replay", run)), what="the pause")
     assert not browser.of("finding", run)
     assert api("GET", f"/runs/{run}")["state"] == "running"
     assert api("POST", "/replays/steered/speed", speed=60)["speed"] == 60
     assert api("POST", "/replays/steered/resume")["state"] == "running"
-    until(lambda: browser.of("finding", run), timeout_s=_WAIT_S, what="the finding")
+    until(lambda: browser.of("finding", run), what="the finding")
     fired = browser.of("finding", run)[0]
     assert (fired["fault"], fired["entity"], fired["state"]) == ("power_throttle", {"node": BRAKE.node}, "firing")
-    until(lambda: browser.of("alert", run), timeout_s=_WAIT_S, what="the alert")
+    until(lambda: browser.of("alert", run), what="the alert")
 
     done = api.wait(f"/runs/{run}", state="done")
     assert (done["replay"], done["recording"], done["progress"]) == ("steered", "braked", 1)
@@ -145,7 +145,7 @@ def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
     again = Followed(f"{api.url}/replays/steered/events", seen=f"{run}-1")  # as a browser that lost its connection
     again.start()
-    until(lambda: any(name for _, name, _ in again.events), timeout_s=300, what="the rest")
+    until(lambda: any(name for _, name, _ in again.events), what="the rest")
     assert next(name for _, name, _ in again.events if name) == f"{run}-2"
 
     sought = api("POST", "/replays/steered/seek", to="+00:02:00")
@@ -153,16 +153,12 @@ def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
     assert sought["run"] != run
     # Slowly enough that the run is not over when it is stopped.
     assert api("POST", "/replays/steered/speed", speed=10)["speed"] == 10
-    until(lambda: browser.of("finding", sought["run"]), timeout_s=_WAIT_S, what="the finding again")
+    until(lambda: browser.of("finding", sought["run"]), what="the finding again")
     assert browser.of("finding", sought["run"])[0]["entity"] == {"node": BRAKE.node}
     stopped = api("POST", "/replays/steered/stop")
     assert stopped["state"] == "stopped"
     api.wait(f"/runs/{sought['run']}", state="cancelled")
-    until(
-        lambda: api("GET", f"/alerts?run={run}")["items"][0]["state"] == "resolved",
-        timeout_s=_WAIT_S,
-        what="the alert to be resolved",
-    )
+    until(lambda: api("GET", f"/alerts?run={run}")["items"][0]["state"] == "resolved", what="the alert to be resolved")
     # The same with a configuration of its own: what it has in shadow alerts nobody, what it has off says nothing.
     other = api("POST", "/replays", recording="braked", speed="max", detectors={"power_throttle": {"shadow": True}})
     api.wait(f"/runs/{other['run']}", state="done")
@@ -176,7 +172,7 @@ def test_a_replay_is_steered_and_followed_live(api: Api, brake: Path) -> None:
     for name in (other["name"], off["name"]):
         api("DELETE", f"/replays/{name}")
     api("DELETE", "/replays/steered")
-    until(lambda: ("replay", "", None) in browser.events, timeout_s=300, what="the browser to hear of its removal")
+    until(lambda: ("replay", "", None) in browser.events, what="the browser to hear of its removal")
     assert [one["id"] for one in api("GET", "/runs?replay=steered")["items"]] == [sought["run"], run]
 
 
@@ -186,7 +182,7 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
     replay = api("POST", "/replays", recording="braked", speed="max", name="landed")
     api.wait(f"/runs/{replay['run']}", state="done")
     pipeline = Pipeline(KafkaSettings(bootstrap=running.addresses.kafka), running.addresses.services)
-    pipeline.wait_caught_up(sink_group("prometheus"), timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(sink_group("prometheus"))
     manifest, shift_ms = Recording.open(brake).manifest, replay["shift_ms"]
     window = {"from": format_time(manifest.start + shift_ms), "to": format_time(manifest.end + shift_ms)}
     asked = {"source": "prometheus", "name": "captured", "replay": "landed", "shift_s": shift_ms / 1000, **window}
@@ -202,9 +198,7 @@ def test_what_landed_is_captured_and_an_api_that_comes_later_knows_it_all(
 
     run = f"/runs/{replay['run']}"
     with served_beside(running, tmp_path, brake.parent) as later:
-        until(
-            lambda: later("GET", "/runs?replay=landed")["total"], timeout_s=_WAIT_S, what="the later one to hear of it"
-        )
+        until(lambda: later("GET", "/runs?replay=landed")["total"], what="the later one to hear of it")
         later.wait(run, state="done")
         for what in ("findings", "incidents"):
             assert later("GET", f"{run}/{what}") == api("GET", f"{run}/{what}")

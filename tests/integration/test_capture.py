@@ -33,8 +33,6 @@ from services.synth.make import Variant, make_recording
 from tests import web
 from tests.small import Brake, small_recording
 
-_WAIT_S = 300.0
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -74,8 +72,8 @@ def pipeline(stack: Stack) -> Iterator[Pipeline]:
 def _replayed(pipeline: Pipeline, recording: Path, name: str, **asked: object) -> int:
     """Replay a recording and return by how many ms its times were shifted."""
     pipeline.start_replay(str(recording), speed="max", name=name, **asked)
-    status = pipeline.wait_over(name, timeout_s=_WAIT_S)
-    pipeline.wait_caught_up(sink_group(str(status["target"])), timeout_s=_WAIT_S)
+    status = pipeline.wait_over(name)
+    pipeline.wait_caught_up(sink_group(str(status["target"])))
     return int(str(status["shift_ms"]))
 
 
@@ -153,7 +151,7 @@ def test_a_replay_at_its_own_time_comes_back_from_thanos(
         result = answer.get("data", {}).get("result", [])
         return bool(result) and int(result[0]["value"][1]) >= total
 
-    until(served, timeout_s=300, what="Thanos Query to serve the replay", interval_s=1)
+    until(served, what="Thanos Query to serve the replay", interval_s=1)
     _check_same(brake, _captured(url, brake, folder / "kept-back", "kept-time", 0))
 
 

@@ -98,7 +98,7 @@ def start(wired: Wired) -> Iterator[Callable[..., ManagedProcess]]:
 
 
 def _until_logged(process: ManagedProcess, words: str) -> None:
-    until(lambda: words in process.log.read_text(), timeout_s=_WAIT_S, what=f"{process.name} to say {words!r}")
+    until(lambda: words in process.log.read_text(), what=f"{process.name} to say {words!r}")
 
 
 @dataclass
@@ -121,7 +121,7 @@ def test_a_dead_letter_is_waited_for_and_not_done_with_before_kafka_has_it(wired
     with wired.cut("tests>kafka", "refuse"):
         dead.send(_Bad(b"waited for"), "no use")
         assert not dead.flush(0.2)
-    until(lambda: dead.flush(1), timeout_s=_WAIT_S, what="the dead letter to be acknowledged")
+    until(lambda: dead.flush(1), what="the dead letter to be acknowledged")
     assert [record.value for record in all_records(reader, topics.DEAD_LETTER)].count(b"waited for") == 1
     client.close()
 
@@ -133,7 +133,7 @@ def test_a_dead_letter_that_is_given_up_is_an_error(wired: Wired) -> None:
     with wired.cut("tests>kafka", "refuse"):
         dead.send(_Bad(b"given up"), "no use")
         with pytest.raises(UserError, match="dead-letter"):
-            until(lambda: dead.flush(1), timeout_s=_WAIT_S, what="the dead letter to be given up")
+            until(lambda: dead.flush(1), what="the dead letter to be given up")
     client.close()
 
 
@@ -155,7 +155,7 @@ def test_a_producer_that_is_closed_sends_nothing_any_more(wired: Wired, reader: 
 def test_a_member_of_a_group_whose_questions_are_cut_off_asks_again(wired: Wired) -> None:
     client = consumer(wired.through("tests"), group="cut-off")
     client.subscribe([topics.DEAD_LETTER])
-    until(lambda: client.poll(100) or client.assignment(), timeout_s=_WAIT_S, what="the group to be joined")
+    until(lambda: client.poll(100) or client.assignment(), what="the group to be joined")
     for _ in range(10):
         with wired.cut("tests>kafka", "drop"):  # it asks, and no answer comes
             client.poll(500)
@@ -170,7 +170,7 @@ def test_a_member_of_a_group_whose_questions_are_cut_off_asks_again(wired: Wired
         got.extend(record.value for records in client.poll(100).values() for record in records)
         return b"after the cuts" in got
 
-    until(came, timeout_s=_WAIT_S, what="what was sent since")
+    until(came, what="what was sent since")
     client.close()
 
 
@@ -187,7 +187,7 @@ def test_what_the_gateway_did_not_acknowledge_is_sent_by_its_sender_alone(
     assert post("before") == 200
     with wired.cut("gateway>kafka", "refuse"):
         assert [post("once") for _ in range(3)] == [503] * 3
-    until(lambda: post("once") == 200, timeout_s=_WAIT_S, what="the gateway to take it")
+    until(lambda: post("once") == 200, what="the gateway to take it")
 
     def lines(message: str) -> int:
         records = all_records(reader, topics.declared().of_stream("logs"))
@@ -218,7 +218,7 @@ def test_what_is_in_dead_letter_late_is_committed_late(
         _until_logged(sink, "dead letter topic")
     with wired.cut("sink>kafka", "drop"):  # before that is acknowledged, which takes a while
         _until_logged(sink, "waiting for Kafka, which has not acknowledged")
-    Pipeline(wired.kafka, {}).wait_caught_up(sink_group("cut-off"), timeout_s=_WAIT_S)
+    Pipeline(wired.kafka, {}).wait_caught_up(sink_group("cut-off"))
     assert [record.value for record in all_records(reader, topics.DEAD_LETTER)].count(b"no arrow") == 1
 
 
@@ -278,7 +278,7 @@ def test_a_replay_whose_first_question_is_cut_off_waits(wired: Wired, tmp_path: 
     )
     with cuts:
         replay.start()
-        until(lambda: len(made) > 1 or replay.entry.over, timeout_s=_WAIT_S, what="it to be cut off")
+        until(lambda: len(made) > 1 or replay.entry.over, what="it to be cut off")
         assert not replay.entry.over
     replay.join(_WAIT_S)
     assert replay.entry.state == "ended"

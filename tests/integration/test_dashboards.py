@@ -24,7 +24,6 @@ from tests.integration.monitored import hurried
 
 RECORDING = FOLDER / "vela-power-brake"
 REPLAY = "dashboards"
-_WAIT_S = 300.0
 OWN = ("replay", "pipeline")
 """Dashboards about hindcast's own services."""
 ELSEWHERE = {(name, "prometheus") for name in OWN}
@@ -42,17 +41,17 @@ def window(running: Stack) -> Iterator[Window]:
 def _replayed(running: Stack) -> Window:
     pipeline = Pipeline(KafkaSettings(bootstrap=running.addresses.kafka), running.addresses.services)
     status = pipeline.start_replay(str(RECORDING), speed=300, name=REPLAY)
-    pipeline.wait_over(REPLAY, timeout_s=_WAIT_S)
-    pipeline.wait_caught_up(DETECT_GROUP, timeout_s=_WAIT_S)
-    pipeline.wait_caught_up(sink_group("prometheus"), NOTIFY_GROUP, timeout_s=_WAIT_S)
+    pipeline.wait_over(REPLAY)
+    pipeline.wait_caught_up(DETECT_GROUP)
+    pipeline.wait_caught_up(sink_group("prometheus"), NOTIFY_GROUP)
     manifest = Recording.open(RECORDING).manifest
     shift_ms = int(status["shift_ms"])
     landed = Window(manifest.start + shift_ms, manifest.end + shift_ms)
     active = f'hindcast_finding_active{{replay="{REPLAY}"}}'
-    until(lambda: _held(running, active, landed), timeout_s=_WAIT_S, what="the findings to be served", interval_s=1)
+    until(lambda: _held(running, active, landed), what="the findings to be served", interval_s=1)
     # A rate needs two scrapes, and the last counter moves when alerts have been sent.
     sent = "rate(hindcast_notify_requests_total[2m]) > 0"
-    until(lambda: _held(running, sent, _to_now(landed)), timeout_s=_WAIT_S, what="scrapes to be served", interval_s=1)
+    until(lambda: _held(running, sent, _to_now(landed)), what="scrapes to be served", interval_s=1)
     return landed
 
 

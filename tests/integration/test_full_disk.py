@@ -15,8 +15,6 @@ from tests.disks import small_disk
 from tests.integration.replayed import Service
 from tests.small import Brake, small_recording
 
-_WAIT_S = 300.0
-
 
 def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
     stack: Stack, kafka: KafkaSettings, tmp_path: Path
@@ -47,7 +45,7 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
                 pages = [web.get(f"{url}/metrics").text for url in (service.url, f"http://127.0.0.1:{port}")]
                 return all("hindcast_state_unkept 1.0" in page for page in pages)
 
-            until(unkept, timeout_s=_WAIT_S, what="both to say that their state is not kept")
+            until(unkept, what="both to say that their state is not kept")
             for progress, verb in ((0.2, "pause"), (1.0, "pause"), (1.0, "stop")):
                 service.wait_progress(name, progress)
                 refused = web.post(f"{service.url}/api/v1/replays/{name}/{verb}", timeout=300)
@@ -55,14 +53,14 @@ def test_a_full_disk_is_worked_through_and_a_crash_behind_it_changes_nothing(
                 assert "make room" in refused.json()["remedy"]
             assert service.call("GET", f"/{name}")["state"] == "running"
             found = f"all findings of vela/{name}"
-            until(lambda: pipeline.findings(f"vela/{name}") == want, timeout_s=_WAIT_S, what=found, interval_s=0.5)
+            until(lambda: pipeline.findings(f"vela/{name}") == want, what=found, interval_s=0.5)
             detect.kill()
             service.end(signal.SIGKILL)
             disk.free()
             service.start()
             detect.start()
-            Pipeline(kafka, {"replay": service.url}).wait_over(name, timeout_s=_WAIT_S)
-            pipeline.wait_caught_up(DETECT_GROUP, timeout_s=_WAIT_S)
+            Pipeline(kafka, {"replay": service.url}).wait_over(name)
+            pipeline.wait_caught_up(DETECT_GROUP)
             assert pipeline.findings(f"vela/{name}") == want
         finally:
             service.end(signal.SIGTERM)

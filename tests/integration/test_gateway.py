@@ -30,7 +30,6 @@ from tests.integration.recorded_feed import records_of
 from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
 
-_WAIT_S = 300.0
 _TOKEN, _LOOKING = "of-this-test-0123456789", "a-viewer-of-this-test"
 _V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
 _HEADERS = {"Content-Encoding": "snappy", "Content-Type": _V2, "X-Prometheus-Remote-Write-Version": "2.0.0"}
@@ -179,7 +178,7 @@ def power_brakes(
         write(heartbeat(gateway.cluster, recording.manifest.end + shift_ms + 1000 * next(beats)))
         return [one for one in findings(reader, gateway.cluster) if one["fault"] == "power_throttle"]
 
-    return until(found, timeout_s=_WAIT_S, what="the power brake", interval_s=0.5)
+    return until(found, what="the power brake", interval_s=0.5)
 
 
 @pytest.mark.usefixtures("_detect")
@@ -230,8 +229,6 @@ def test_while_kafka_is_away_senders_are_asked_to_try_again_and_what_was_taken_i
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     finally:
         broker.start()
-    until(
-        lambda: gateway.post("/api/v1/jobs", jobs).is_success, timeout_s=_WAIT_S, what="the gateway to take jobs again"
-    )
+    until(lambda: gateway.post("/api/v1/jobs", jobs).is_success, what="the gateway to take jobs again")
     # The same again and again does no harm; that something is missing would.
     assert jobs in {record.value for record in Pipeline(kafka, {}).records("jobs")}

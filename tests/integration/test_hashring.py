@@ -23,7 +23,6 @@ from tests.integration.conftest import StartService
 from tests.integration.feed import FIELDS, Cluster, Feed
 from tests.integration.held import check_landed, query
 
-_WAIT_S = 300.0
 RECEIVES = 4
 COPIES = 3  # a write is answered when two of them are made: of two copies, one would do, and could be the one that dies
 
@@ -110,17 +109,15 @@ def test_one_is_killed_and_nothing_is_lost(
         held = [_series(url, target) for url in hashring.urls]
         return sum(held) == COPIES * series and all(0 < some < series for some in held)
 
-    until(replicated, timeout_s=_WAIT_S, what="all copies of each series, spread over all of them")
+    until(replicated, what="all copies of each series, spread over all of them")
     hashring.receives[1].kill()
     feed.ticks(cluster, 30, cluster.ticks)
     feed.watermark(cluster.end_ms, end=True)
     feed.flush()
     client.close()
-    pipeline.wait_caught_up(group, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(group)
     last = f'{{replay="{target}"}}'
-    until(
-        lambda: query(hashring.query, last, cluster.end_ms + shift_ms - 1), timeout_s=_WAIT_S, what="Query to have them"
-    )
+    until(lambda: query(hashring.query, last, cluster.end_ms + shift_ms - 1), what="Query to have them")
     check_landed(hashring.query, cluster, feed)
 
 

@@ -60,11 +60,11 @@ class Cluster:
                 return self.leader() is not than
             return False
 
-        until(led_by_another, timeout_s=_WAIT_S, what=f"another leader than {than.name}")
+        until(led_by_another, what=f"another leader than {than.name}")
 
     def until_all_follow(self) -> None:
         """Wait until each broker has a copy of all that was acknowledged."""
-        until(lambda: len(self._led()["isr_nodes"]) == len(THREE), timeout_s=_WAIT_S, what="all to follow")
+        until(lambda: len(self._led()["isr_nodes"]) == len(THREE), what="all to follow")
 
     def _led(self) -> dict[str, Any]:
         with admin(self.kafka) as client:
@@ -130,7 +130,7 @@ def test_what_is_sent_while_the_leader_changes_is_there_once_and_in_order(
     client.close()
     with closing(consumer(cluster.kafka, group=None)) as reader:
         # Who led before, and was frozen meanwhile, may answer with the end that it knows.
-        until(lambda: reader.end_offsets([_PLACE])[_PLACE] > offsets[-1], timeout_s=_WAIT_S, what="the new end")
+        until(lambda: reader.end_offsets([_PLACE])[_PLACE] > offsets[-1], what="the new end")
         found = {record.offset: record.value for record in all_records(reader, _PLACE.topic)}
     ours = [value for value in found.values() if value and value.startswith(strike.__name__.encode())]
     assert ours == sent
@@ -147,7 +147,7 @@ def test_who_only_asks_where_a_partition_ends_finds_its_new_leader(cluster: Clus
         cluster.until_led_by_another(led)
         client.send(_PLACE.topic, value=b"by the new one").get(timeout=_WAIT_S)
         # Who led before may take a moment to hear that it leads no more.
-        until(lambda: reader.end_offsets([_PLACE])[_PLACE] != ends, timeout_s=_WAIT_S, what="the new end")
+        until(lambda: reader.end_offsets([_PLACE])[_PLACE] != ends, what="the new end")
         assert reader.end_offsets([_PLACE])[_PLACE] == ends + 1
         assert reader.beginning_offsets([_PLACE])[_PLACE] == 0
 
@@ -174,14 +174,14 @@ def test_who_joins_before_kafka_knows_the_topic_waits_and_is_given_its_partition
             joined.result(timeout=2)
         owner.create_topics([NewTopic("made-late", 2, -1)])
         joined.result(timeout=_WAIT_S)
-        until(lambda: client.poll(100) or len(client.assignment()) == 2, timeout_s=_WAIT_S, what="both partitions")
+        until(lambda: client.poll(100) or len(client.assignment()) == 2, what="both partitions")
 
 
 def test_a_group_whose_coordinator_is_away_has_not_caught_up_yet(cluster: Cluster) -> None:
     """Two of three are away: nobody may take the place of who leads."""
     cluster.until_all_follow()
     pipeline = Pipeline(cluster.kafka, {})
-    until(lambda: pipeline.caught_up(NOTIFY_GROUP), timeout_s=_WAIT_S, what="a coordinator of a group without members")
+    until(lambda: pipeline.caught_up(NOTIFY_GROUP), what="a coordinator of a group without members")
     away = [cluster.stack.process(name) for name in THREE[1:]]
     for one in away:
         one.kill()
@@ -192,7 +192,7 @@ def test_a_group_whose_coordinator_is_away_has_not_caught_up_yet(cluster: Cluste
         one.begin()
     for one in away:
         one.start()
-    pipeline.wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(NOTIFY_GROUP)
 
 
 def test_detect_finds_the_same_while_each_broker_is_killed_in_turn(cluster: Cluster, tmp_path: Path) -> None:

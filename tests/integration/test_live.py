@@ -170,7 +170,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
             follower.save()
             return any(one["status"] == "resolved" for one in webhook.taken)
 
-        until(resolved, timeout_s=300, what="the webhook to hear that the brake is over")
+        until(resolved, what="the webhook to hear that the brake is over")
     states = [(note["status"], alert["labels"]["node"]) for note in webhook.taken for alert in note["alerts"]]
     assert states == [("firing", "v002"), ("resolved", "v002")]
 
@@ -222,7 +222,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
         follower.save()
         (brake,) = [json.loads(line)["id"] for line in watch.reported if '"power_throttle"' in line]
         finding = f"runs/{live.name}/findings/{brake}"
-        until(lambda: _delivered(run) and len(webhook.taken) > before, timeout_s=300, what="the alert")
+        until(lambda: _delivered(run) and len(webhook.taken) > before, what="the alert")
         assert console.post(f"{finding}/close", json={"note": ""}).status_code == 400
         console.post(f"{finding}/acknowledge", json={"note": "I look at it"}).raise_for_status()
         silenced = console.post(f"{finding}/silence", json={"note": "its PSU is swapped", "for_s": 600})
@@ -252,7 +252,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
             follower.save()
             return _delivered(run) and webhook.taken[-1]["status"] == "resolved"
 
-        until(resolved, timeout_s=300, what="the webhook to hear that it was closed")
+        until(resolved, what="the webhook to hear that it was closed")
         detail = console.get(f"runs/{live.name}/findings/{brake}").json()
     assert [(one["kind"], one["author"], one["note"]) for one in detail["actions"]] == [
         ("acknowledged", "local", "I look at it"),

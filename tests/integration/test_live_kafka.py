@@ -153,7 +153,7 @@ def _come(reader: KafkaConsumer, cluster: str, count: int) -> list[str]:
         lines = _lines(reader, topics.FINDINGS, cluster)
         return lines if len(lines) >= count else None
 
-    return until(found, timeout_s=_WAIT_S, what=f"{count} finding(s) of {cluster}", interval_s=0.2)
+    return until(found, what=f"{count} finding(s) of {cluster}", interval_s=0.2)
 
 
 def _passed_over(detect: ManagedProcess, cluster: str) -> float:
@@ -184,7 +184,7 @@ def test_killed_and_started_again_it_has_detect_find_what_a_run_in_process_finds
     folder = tmp_path / "state"
     with _live(stack, kafka, folder) as process:
         # A minute of the eight is in Kafka then.
-        until((folder / "live-kafka.state").exists, timeout_s=_WAIT_S, what="a position to be kept", interval_s=0.005)
+        until((folder / "live-kafka.state").exists, what="a position to be kept", interval_s=0.005)
         process.kill()
         process.wait(timeout=_WAIT_S)
     with _live(stack, kafka, folder):
@@ -216,7 +216,7 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
         with _standing_still(stack, "kafka"):
             loop.turn(_EVERY_S)
         assert ("has not acknowledged" in watch.outages[0].message, sending.feed.at) == (True, halted)
-        until(lambda: loop.turn(_EVERY_S) == _EVERY_S, timeout_s=_WAIT_S, what="Kafka to be back", interval_s=0.1)
+        until(lambda: loop.turn(_EVERY_S) == _EVERY_S, what="Kafka to be back", interval_s=0.1)
         assert not sending.feed.step(watch.at)
         shutil.copytree(folder, kept)
         before = sending.feed.at
@@ -236,7 +236,7 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
     assert found == expected.reported
     # Revisions go on after the last finding, and what was dropped is counted once detect has nothing else to do.
     last = expected.revisions[-1]
-    until(lambda: last in _lines(reader, topics.INCIDENTS, CLOCKED), timeout_s=_WAIT_S, what="the last revision")
+    until(lambda: last in _lines(reader, topics.INCIDENTS, CLOCKED), what="the last revision")
     assert _lines(reader, topics.INCIDENTS, CLOCKED) == expected.revisions
     sent = _rows(reader, CLOCKED)
     times = Counter(sent)
@@ -247,7 +247,7 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
     assert of_two_polls <= again
     assert of_two_polls
     dropped = len(of_two_polls)
-    until(lambda: _passed_over(detect, CLOCKED) >= dropped, timeout_s=_WAIT_S, what=f"{dropped} rows to be dropped")
+    until(lambda: _passed_over(detect, CLOCKED) >= dropped, what=f"{dropped} rows to be dropped")
     # What is one after the other came by one poll after the other.
     first = list(times)
     assert [at for at, _, _ in first] == sorted(at for at, _, _ in first)
@@ -283,11 +283,11 @@ def test_machines_that_come_and_go_are_known_to_detect_until_another_feeds_it(
         loop = PollLoop(sending.feed, [watch], wall_ms=watch.now)
         followed(loop, watch, span.start + 75_000)
         known({"v001"})
-        until(lambda: f"new unit={cluster}/live" in detect.log.read_text(), timeout_s=_WAIT_S, what="detect to begin")
+        until(lambda: f"new unit={cluster}/live" in detect.log.read_text(), what="detect to begin")
         followed(loop, watch, span.start + 105_000)
         known({"v001", "v009"})
         goes_on = f"going on with unit={cluster}/live"
-        until(lambda: goes_on in detect.log.read_text(), timeout_s=_WAIT_S, what="detect to take the machine")
+        until(lambda: goes_on in detect.log.read_text(), what="detect to take the machine")
         followed(loop, watch, span.start + 150_000)
         known({"v001"})
     with _sending(stack, kafka, watch, Asked(CLOCKED, 60_000, 5_000, folder)) as sending:
@@ -297,4 +297,4 @@ def test_machines_that_come_and_go_are_known_to_detect_until_another_feeds_it(
     with closing(ReplayDirectory(kafka)) as directory:
         assert f"{cluster}/live" not in directory.states
     forgets = f"forgetting unit={cluster}/live"
-    until(lambda: forgets in detect.log.read_text(), timeout_s=_WAIT_S, what="detect to wait for no watermark")
+    until(lambda: forgets in detect.log.read_text(), what="detect to wait for no watermark")

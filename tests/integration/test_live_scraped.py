@@ -27,8 +27,6 @@ from services.synth.make import Variant, make_recording
 from tests import web
 from tests.integration.receivers import Receiver, notified
 
-_WAIT_S = 300.0
-
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, webhook: Receiver) -> Iterator[Stack]:
@@ -73,7 +71,7 @@ def _line(log: Path, begins: str) -> str:
     def found() -> str | None:
         return next((line for line in log.read_text().splitlines() if begins in line), None)
 
-    return until(found, timeout_s=_WAIT_S, what=f"{begins!r} in {log.name}")
+    return until(found, what=f"{begins!r} in {log.name}")
 
 
 def _cut_out(api: httpx.Client, run: Mapping[str, Any], finding: Mapping[str, Any]) -> None:
@@ -88,7 +86,7 @@ def _cut_out(api: httpx.Client, run: Mapping[str, Any], finding: Mapping[str, An
         assert state["state"] != "failed", state["error"]
         return bool(state["state"] == "done")
 
-    until(done, timeout_s=_WAIT_S, what="the capture")
+    until(done, what="the capture")
     nodes = api.get("/recordings/cut-out").json()["nodes"]
     assert {finding["entity"]["node"]} <= {node["name"] for node in nodes}
 
@@ -110,7 +108,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
         def scrapes() -> bool:
             return "DCGM_FI_DEV_XID_ERRORS" in web.get(f"{url}/api/v1/label/__name__/values").text
 
-        until(scrapes, timeout_s=_WAIT_S, what="the first scrape")
+        until(scrapes, what="the first scrape")
         running.enter_context(_hindcast(output, "live", "--prometheus", url, *follow, *alert))
         _line(output, "following")
         _line(output, "ecc_uncorrectable node=v002 gpu=6")
@@ -124,7 +122,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
                 return items if {"node": "v002", "gpu": 6} in [one["entity"] for one in items] else None
 
             # What is printed is written for the API after that.
-            open_now = until(shown, timeout_s=_WAIT_S, what="the API to show it")
+            open_now = until(shown, what="the API to show it")
             judged = {
                 "run": run["id"],
                 "finding": open_now[0]["id"],
@@ -134,7 +132,7 @@ def test_a_gpu_whose_memory_fails_is_found_on_default_fields(stack: Stack, webho
             api.post("/labels", json=judged).raise_for_status()
             _cut_out(api, run, open_now[0])
         assert (run["recording"], run["state"], run["error"]) == ("live-vela", "running", None)
-        alerts = until(lambda: webhook.taken, timeout_s=_WAIT_S, what="the webhook to hear of it")
+        alerts = until(lambda: webhook.taken, what="the webhook to hear of it")
     assert "cluster vela: 5 node(s), 40 GPU(s) (NVIDIA A100-SXM4-80GB)" in output.read_text()
     assert "storage_slow (no file system counters)" in _line(output, "not judged: ")
     assert {alert["labels"]["node"] for note in alerts for alert in note["alerts"]} == {"v002"}

@@ -18,7 +18,6 @@ from tests.integration.monitored import hurried
 
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
 DETECT = "detect-watched"
-_WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_every_server_and_service_is_seen_by_itself_and_by_query(watched: Stack,
         def seen(url: str = url) -> bool:
             return {one["metric"]["service"] for one in ask(url, 'up{job=~"hindcast.*"} == 1')} >= expected
 
-        until(seen, timeout_s=_WAIT_S, what=f"{sorted(expected)} to be seen by {url}", interval_s=0.5)
+        until(seen, what=f"{sorted(expected)} to be seen by {url}", interval_s=0.5)
     assert detect.name in expected
     assert ask(watched.addresses.monitor, f'process_start_time_seconds{{service="{DETECT}"}}')
 
@@ -85,7 +84,7 @@ def test_the_watchdog_reaches_alertmanager(watched: Stack) -> None:
     def alerts() -> list[dict[str, Any]]:
         return firing(watched, alertname="Watchdog")
 
-    (alert,) = until(alerts, timeout_s=_WAIT_S, what="the Watchdog")
+    (alert,) = until(alerts, what="the Watchdog")
     assert [receiver["name"] for receiver in alert["receivers"]] == ["watchdog"]
     assert alert["status"]["state"] == "active"
     # One alert, whichever Prometheus says it: its labels name none.
@@ -99,11 +98,11 @@ def test_a_detect_service_that_is_stopped_is_alerted_and_so_is_its_return(
         return firing(watched, alertname="DetectionPathDown", service=DETECT)
 
     up = f'up{{service="{DETECT}"}} == 1'
-    until(lambda: ask(watched.addresses.monitor, up), timeout_s=_WAIT_S, what="detect to be seen")
-    until(lambda: not alerts(), timeout_s=_WAIT_S, what="no alert")
+    until(lambda: ask(watched.addresses.monitor, up), what="detect to be seen")
+    until(lambda: not alerts(), what="no alert")
     detect.stop()
-    (alert,) = until(alerts, timeout_s=_WAIT_S, what="the alert")
+    (alert,) = until(alerts, what="the alert")
     assert alert["labels"]["severity"] == "page"
     assert [receiver["name"] for receiver in alert["receivers"]] == ["page-platform"]
     detect.start()
-    until(lambda: not alerts(), timeout_s=_WAIT_S, what="the end of the alert")
+    until(lambda: not alerts(), what="the end of the alert")

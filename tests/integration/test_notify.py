@@ -93,11 +93,11 @@ class Desk:
             found = [a for a in self.alerts() if (a["status"], a["labels"]["node"]) == (state, node)]
             return found[0] if found else None
 
-        return until(came, timeout_s=_WAIT_S, what=f"a webhook that says {state} of {node}")
+        return until(came, what=f"a webhook that says {state} of {node}")
 
     def wait_done(self) -> None:
         """Wait until notify has committed all there is: no webhook is to come any more."""
-        Pipeline(self.kafka, {}).wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
+        Pipeline(self.kafka, {}).wait_caught_up(NOTIFY_GROUP)
 
     def dead_letters(self) -> list[dict[str, bytes]]:
         """Return the headers and value of every dead letter that notify wrote for this replay."""
@@ -255,7 +255,7 @@ def test_a_new_generation_resolves_the_alert_of_the_old_one_before_its_own(desk:
     desk.origin = replace(desk.origin, generation=1)
     desk.replay("running")
     desk.find("node-7")
-    until(lambda: len(desk.webhooks()) == 3, timeout_s=_WAIT_S, what="the second generation's alert")
+    until(lambda: len(desk.webhooks()) == 3, what="the second generation's alert")
     assert [state for state, _ in desk.webhooks()] == ["firing", "resolved", "firing"]
     assert [alert["annotations"]["generation"] for alert in desk.alerts()] == ["0", "0", "1"]
     desk.replay("stopped")

@@ -30,7 +30,6 @@ from tests.small import Brake, small_recording
 
 BRAKE = Brake("v004", 150, 280)
 LONG = Brake("v002", 400, 900)
-_WAIT_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +60,8 @@ def _root(recording: Path) -> Label:
 
 
 def _settle(pipeline: Pipeline, name: str, target: str = "prometheus") -> dict[str, object]:
-    status = pipeline.wait_over(name, timeout_s=_WAIT_S)
-    pipeline.wait_caught_up(sink_group(target), DETECT_GROUP, timeout_s=_WAIT_S)
+    status = pipeline.wait_over(name)
+    pipeline.wait_caught_up(sink_group(target), DETECT_GROUP)
     return status
 
 
@@ -86,7 +85,7 @@ def _served(stack: Stack, recording: Path, name: str, shift_ms: int, want: dict[
         return sum(entry.samples for metric, entry in got.items() if metric != "up") >= total
 
     with contextlib.suppress(UserError):  # the comparison says what is missing
-        until(all_there, timeout_s=300, what="Thanos Query to serve everything", interval_s=1)
+        until(all_there, what="Thanos Query to serve everything", interval_s=1)
     return got
 
 
@@ -122,7 +121,7 @@ def _delivered(pipeline: Pipeline, name: str, word: str, at_least: int) -> list[
         nodes = [alert["labels"]["node"] for hook in hooks for alert in hook["alerts"]]
         return nodes if len(nodes) >= at_least else None
 
-    return until(enough, timeout_s=_WAIT_S, what=f"{at_least} webhook(s) {word} of {name}")
+    return until(enough, what=f"{at_least} webhook(s) {word} of {name}")
 
 
 @pytest.mark.parametrize("speed", [60, "max"])
@@ -190,12 +189,12 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
     name, by_rule = "one-killed", "one-killed-by-rule"  # as pair-rules.yaml has them
     at, node = running.addresses, BRAKE.node
     pipeline.start_replay(str(brake), speed=60, name=name)
-    until(lambda: pipeline.status(name)["progress"] > 0.1, timeout_s=_WAIT_S, what="the replay to be under way")
+    until(lambda: pipeline.status(name)["progress"] > 0.1, what="the replay to be under way")
     victim = running.process("prometheus")
     victim.kill()
     # All of the rest, the brake too, comes while it is away: the other is written to as if nothing were.
-    status = pipeline.wait_over(name, timeout_s=_WAIT_S)
-    pipeline.wait_caught_up(sink_group("prometheus-1"), timeout_s=_WAIT_S)
+    status = pipeline.wait_over(name)
+    pipeline.wait_caught_up(sink_group("prometheus-1"))
     assert pipeline.lag(sink_group("prometheus")) > 0
     want, shift_ms = _expected(brake), int(str(status["shift_ms"]))
     _same(_landed(at.prometheus_1, brake, name, shift_ms), want)
@@ -218,7 +217,7 @@ def test_one_prometheus_of_the_pair_killed_and_back_leaves_no_gap_and_no_alert_t
                 return False
         return True
 
-    until(both_alert, timeout_s=_WAIT_S, what="both of the pair to send the rule's alert")
+    until(both_alert, what="both of the pair to send the rule's alert")
     asked = {"filter": f'replay="{by_rule}"'}
     known = web.get(f"{at.alertmanager}/api/v2/alerts", params=asked).raise_for_status().json()
     assert [alert["labels"]["node"] for alert in known] == [node]
@@ -266,7 +265,7 @@ def test_poison_on_every_topic_goes_to_dead_letter_and_the_rest_flows(
     client.close()
     pipeline.start_replay(str(brake), speed="max", name="after-poison")
     _settle(pipeline, "after-poison")
-    pipeline.wait_caught_up(NOTIFY_GROUP, timeout_s=_WAIT_S)
+    pipeline.wait_caught_up(NOTIFY_GROUP)
     _check_all(pipeline, running, brake, "after-poison")
     dead = [dict(record.headers) for record in pipeline.records(topics.DEAD_LETTER)[before:]]
     assert {headers["dead-letter-topic"].decode() for headers in dead} == set(poisoned)
@@ -298,7 +297,6 @@ def test_removing_a_replay_takes_its_tenant_with_it(running: Stack, pipeline: Pi
     assert not (running.state_dir / "data" / "receive" / "gone").exists()
     until(
         lambda: not _landed(running.addresses.thanos_query, brake, "gone", 0),
-        timeout_s=_WAIT_S,
         what="the removed replay to be served no more",
         interval_s=1,
     )

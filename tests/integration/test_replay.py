@@ -40,7 +40,7 @@ def announced_over(kafka: KafkaSettings, unit: str) -> ReplayState:
             directory.follow()
             return state if (state := directory.states[unit]).over else None
 
-        return until(over, timeout_s=300, what=f"the end of {unit} to be announced")
+        return until(over, what=f"the end of {unit} to be announced")
 
 
 @contextmanager
@@ -326,7 +326,7 @@ def test_a_broker_that_was_away_is_waited_for(
     broker.stop()
     try:
         lagging = "the lag to be reported"
-        until(lambda: service.call("GET", f"/{name}")["lag_s"] > 1, timeout_s=300, what=lagging)
+        until(lambda: service.call("GET", f"/{name}")["lag_s"] > 1, what=lagging)
     finally:
         broker.start()
     status = service.wait(name)

@@ -19,7 +19,6 @@ from tests import web
 from tests.integration.secured import PIPELINE_PASSWORD, settings
 from tests.small import Brake, small_recording
 
-_WAIT_S = 300.0
 FILES = ("KAFKA_SASL_PASSWORD", "SINK_BEARER", "NOTIFY_BEARER_TOKEN", "API_REPLAY_TOKEN", "REPLAY_TOKEN")
 LISTENING = ("STATUS", "REPLAY", "RECEIVER")
 
@@ -85,7 +84,7 @@ def test_over_sasl_ssl_and_acls_a_replay_ends_in_a_webhook_and_planted_secrets_a
         answer = web.get(f"{at['receiver']}/received", params={"replay": "planted"}, headers=operator)
         return bool(answer.raise_for_status().json())
 
-    until(heard, timeout_s=_WAIT_S, what="the alert at the receiver", interval_s=0.2)
+    until(heard, what="the alert at the receiver", interval_s=0.2)
 
     seen: dict[str, str] = {}
     viewer = {"Authorization": f"Bearer {planted['viewer']}"}

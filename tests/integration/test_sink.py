@@ -23,7 +23,6 @@ from tests import web
 from tests.integration.feed import FIELDS, INTERVAL_MS, START_MS, XID, Cluster, Feed
 from tests.integration.held import check_landed, check_up, query
 
-_WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 DCGM = "telemetry.dcgm"
 
@@ -84,7 +83,7 @@ class Running:
 
     def moved_past(self, before: int) -> int:
         """Wait until more than `before` is committed; return how much is."""
-        until(lambda: self.committed() > before, timeout_s=_WAIT_S, what=f"{self.target} to commit past {before}")
+        until(lambda: self.committed() > before, what=f"{self.target} to commit past {before}")
         return self.committed()
 
     def caught_up(self) -> None:
@@ -95,7 +94,7 @@ class Running:
             offsets = self.offsets()
             return all(offsets.get(place, 0) >= end for place, end in ends.items())
 
-        until(reached, timeout_s=_WAIT_S, what=f"{self.target} to reach {ends}")
+        until(reached, what=f"{self.target} to reach {ends}")
 
 
 @pytest.fixture
@@ -121,7 +120,6 @@ def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) 
     served = f'{{replay="{feed.origin.replay}"}}'
     until(
         lambda: query(stack.addresses.thanos_query, served, cluster.end_ms + feed.origin.shift_ms - 1),
-        timeout_s=_WAIT_S,
         what="Query to serve them",
     )
     check_landed(stack.addresses.thanos_query, cluster, feed)
@@ -184,7 +182,7 @@ def test_partitions_move_to_a_second_sink_while_data_come(
         power = f'DCGM_FI_DEV_POWER_USAGE{{replay="{feed.origin.replay}"}}[{INTERVAL_MS}ms]'
         return len(query(stack.addresses.prometheus, f"count_over_time({power})", at_ms)) == 8
 
-    until(lambda: all(begun(feed) for feed in feeds), timeout_s=_WAIT_S, what="the part of a tick to land")
+    until(lambda: all(begun(feed) for feed in feeds), what="the part of a tick to land")
     env = {
         "HINDCAST_SINK_URL": stack.addresses.prometheus_write,
         "HINDCAST_SINK_TARGET": sink.target,
@@ -192,7 +190,7 @@ def test_partitions_move_to_a_second_sink_while_data_come(
     }
     second = Running(stack, kafka, sender, env)
     try:
-        until(lambda: "released" in sink.process.tail(), timeout_s=_WAIT_S, what="partitions to be handed over")
+        until(lambda: "released" in sink.process.tail(), what="partitions to be handed over")
         for feed in feeds:
             feed.nodes(cluster, 60, range(2, 3))
             feed.watermark(START_MS + 61 * INTERVAL_MS - 1)
@@ -226,7 +224,7 @@ def test_a_stopped_prometheus_is_waited_for(stack: Stack, sink: Running) -> None
             for line in text.splitlines()
         )
 
-    until(retried, timeout_s=_WAIT_S, what="the sink to have retried")
+    until(retried, what="the sink to have retried")
     stack.process("prometheus").start()
     sink.caught_up()
     check_landed(stack.addresses.prometheus, cluster, feed)
@@ -262,7 +260,7 @@ def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Runni
     def refused() -> list[tuple[str, bytes]]:
         return dead_letters(kafka, feed.origin.unit)
 
-    letters = until(refused, timeout_s=_WAIT_S, what="the refused sample in dead-letter")
+    letters = until(refused, what="the refused sample in dead-letter")
     sample = json.loads(letters[0][1])
     assert (sample["value"], sample["labels"]["__name__"]) == (41.5, "DCGM_FI_DEV_GPU_TEMP")
     assert letters[0][0].startswith("400 ")
@@ -321,11 +319,7 @@ def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: 
         # Query looks every few seconds which tenants a Receive has.
         found = f'count({{replay="{feed.origin.replay}"}})'
         at = cluster.end_ms + feed.origin.shift_ms
-        until(
-            lambda: query(stack.addresses.thanos_query, found, at),
-            timeout_s=_WAIT_S,
-            what="Thanos Query to see the tenant",
-        )
+        until(lambda: query(stack.addresses.thanos_query, found, at), what="Thanos Query to see the tenant")
         check_landed(stack.addresses.thanos_query, cluster, feed)
     finally:
         running.end()
@@ -341,13 +335,11 @@ def test_a_target_that_does_not_know_v2_ends_the_sink_before_anything_is_lost(
     feed.ticks(cluster, 0, 2)
     feed.flush()
     fed = {place: end for place, end in running.ends().items() if end > before.get(place, 0)}
-    until(lambda: "HINDCAST_SINK_PROTOCOL=v1" in running.process.tail(), timeout_s=_WAIT_S, what="the sink to say why")
+    until(lambda: "HINDCAST_SINK_PROTOCOL=v1" in running.process.tail(), what="the sink to say why")
     assert fed
     # Records of other tests' replays lie before these and may be passed over; these must be read again.
     committed = running.offsets()
     assert all(committed.get(place, 0) <= before.get(place, 0) for place in fed)
     name = f"sink-{running.target}"
-    (death,) = until(
-        lambda: [death for death in stack.deaths if death.name == name], timeout_s=_WAIT_S, what="its end to be noticed"
-    )
+    (death,) = until(lambda: [death for death in stack.deaths if death.name == name], what="its end to be noticed")
     stack.deaths.remove(death)  # it was meant to die: the stack, which others use, is well

@@ -21,7 +21,6 @@ from tests import web
 from tests.integration.feed import Cluster, Feed
 from tests.integration.guarded import PASSWORD, USER, Guarded, guarded_prometheus
 
-_WAIT_S = 300.0
 _NUMBERS = itertools.count(1)
 
 
@@ -77,9 +76,9 @@ def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_
         cluster = Cluster(nodes=2, gpus=2, ticks=20, seed=9)
         feed(sender, target, cluster)
         misdirected = f'hindcast_sink_misdirected_total{{status="401",target="{target}"}}'
-        until(lambda: misdirected in web.get(f"{status}/metrics").text, timeout_s=_WAIT_S, what="a 401 to be counted")
+        until(lambda: misdirected in web.get(f"{status}/metrics").text, what="a 401 to be counted")
         remedy = "HINDCAST_SINK_BEARER_FILE, or USERNAME and PASSWORD_FILE"  # logged after it was counted
-        until(lambda: remedy in process.tail(), timeout_s=_WAIT_S, what="the remedy")
+        until(lambda: remedy in process.tail(), what="the remedy")
         password.write_text(f"{PASSWORD}\n")
         os.utime(password, ns=(0, 1))
         query = f'count(count_over_time(DCGM_FI_DEV_POWER_USAGE{{replay="fed-{target}"}}[1h]))'
@@ -90,7 +89,7 @@ def test_over_tls_a_wrong_password_is_named_and_mended_without_a_restart_and_v1_
             return bool(result) and result[0]["value"][1] == "4"
 
         with guarded.asker() as client:
-            until(landed, timeout_s=_WAIT_S, what="the samples of four GPUs, by v1")
+            until(landed, what="the samples of four GPUs, by v1")
         assert "the target takes remote-write v1 only" in process.tail(100)
         assert "run-out" not in process.log.read_text()
     finally:
@@ -110,6 +109,6 @@ def test_with_a_backlog_and_a_target_that_says_nothing_it_ends_by_itself(
             lines = web.get(f"{status}/metrics").text.splitlines()
             return any(line.startswith(found) and float(line.split()[1]) > 0 for line in lines)
 
-        until(under_way, timeout_s=_WAIT_S, what="samples to be on their way")
+        until(under_way, what="samples to be on their way")
         stack.remove(f"sink-{target}")
         assert f"stopped target={target}" in process.tail()

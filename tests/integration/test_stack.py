@@ -65,7 +65,7 @@ def test_every_server_is_healthy(stack: Stack) -> None:
         health = process.spec.health
         assert health is not None
         # A busy server may be unready for a moment: the sidecar is when Prometheus answers it late.
-        until(health.check, timeout_s=300, what=f"{name} to be ready")
+        until(health.check, what=f"{name} to be ready")
     stack.check()
 
 
@@ -109,7 +109,7 @@ def test_kafka_keeps_records_over_a_crash_and_makes_no_topic_by_itself(stack: St
             got.extend(record.value for records in consumer.poll(timeout_ms=200).values() for record in records)
             return len(got) >= 10
 
-        until(all_there, timeout_s=300, what="the ten records")
+        until(all_there, what="the ten records")
         assert got == [b"%d" % number for number in range(10)]
         assert "stack-tset" not in consumer.topics()
     finally:
@@ -163,7 +163,7 @@ def test_what_both_of_the_pair_hold_is_seen_once(stack: Stack) -> None:
         body = web.get(f"{at.thanos_query}/api/v1/query", params=each).json()
         return [entry["value"][1] for entry in body["data"]["result"]] == ["48", "48"]
 
-    until(both_seen, timeout_s=300, what="Query to see both, each as a series of its own")
+    until(both_seen, what="Query to see both, each as a series of its own")
     want = [(float(second), f"{tick}") for tick, second in enumerate(times)]
     assert samples(at.thanos_query, "stack_test_pair[10m]", times[-1] + 1) == want
 
@@ -183,7 +183,6 @@ def test_an_old_recording_is_served_from_the_object_store_alone(stack: Stack) ->
                 samples(stack.addresses.thanos_query, 'stack_test_clock{tenant_id="stack-test"}[1m]', start + 30)
                 == want
             ),
-            timeout_s=300,
             what="the store to see the uploaded blocks",
         )
     finally:
@@ -241,7 +240,7 @@ def test_a_server_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
         pid = stack.process("alertmanager").pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        (death,) = until(lambda: stack.deaths, timeout_s=300, what="the monitor to notice")
+        (death,) = until(lambda: stack.deaths, what="the monitor to notice")
         assert (death.name, death.reason) == ("alertmanager", "was killed by SIGKILL")
         assert "Listening on" in death.tail
 

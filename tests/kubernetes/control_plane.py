@@ -97,13 +97,13 @@ def control_plane(nodes: Sequence[str]) -> Iterator[Cluster]:
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}", "--service-cluster-ip-range=10.96.0.0/24",
         )  # fmt: skip
-        until(lambda: server.poll() is not None or ca_file.exists(), timeout_s=300, what=f"{folder}/kube-apiserver.log")
+        until(lambda: server.poll() is not None or ca_file.exists(), what=f"{folder}/kube-apiserver.log")
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(url, ca_file)))
         headers = {"Authorization": f"Bearer {ADMIN}"}
         trust = ssl.create_default_context(cafile=str(ca_file))
         api = stack.enter_context(httpx.Client(base_url=url, verify=trust, headers=headers, timeout=300))
-        until(lambda: _ready(server, api, folder), timeout_s=300, what="the API server")
+        until(lambda: _ready(server, api, folder), what="the API server")
         run(
             "kube-controller-manager", f"--kubeconfig={kubeconfig}", "--bind-address=127.0.0.1", "--secure-port=0",
             f"--service-account-private-key-file={key}", f"--root-ca-file={ca_file}", "--leader-elect=false",

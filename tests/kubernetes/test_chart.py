@@ -36,7 +36,6 @@ def cluster() -> Iterator[Cluster]:
         account = f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"
         until(
             lambda: cluster.api.get(account).is_success and all(_served(cluster, one) for one in definitions),
-            timeout_s=300,
             what="the custom resources and the namespace's account",
         )
         yield cluster

@@ -51,11 +51,7 @@ def cluster() -> Iterator[Cluster]:
         add_namespace(cluster)
         cluster.post("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train"}})
         accounts = [f"/api/v1/namespaces/{space}/serviceaccounts/default" for space in (SPACE, "train")]
-        until(
-            lambda: all(cluster.api.get(one).is_success for one in accounts),
-            timeout_s=300,
-            what="the namespaces' accounts",
-        )
+        until(lambda: all(cluster.api.get(one).is_success for one in accounts), what="the namespaces' accounts")
         yield cluster
 
 
@@ -139,11 +135,7 @@ def place_job(cluster: Cluster) -> None:
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         cluster.post("/api/v1/namespaces/train/pods", document)
     pods = "/api/v1/namespaces/train/pods"
-    until(
-        lambda: {one["status"]["phase"] for one in cluster.get(pods)["items"]} == {"Running"},
-        timeout_s=300,
-        what="the pods",
-    )
+    until(lambda: {one["status"]["phase"] for one in cluster.get(pods)["items"]} == {"Running"}, what="the pods")
     for node in NODES:
         cluster.patch(f"{pods}/torch-{node}/status", {"status": {"startTime": since}})
 
@@ -194,7 +186,7 @@ def watching(cluster: Cluster, guarded: Guarded, folder: Path) -> Iterator[httpx
             assert process.poll() is None, log.read_text()
             return re.search(r"console and API: (\S+)\n", log.read_text())
 
-        url = until(served, timeout_s=300, what="the console")[1]
+        url = until(served, what="the console")[1]
         probe = container["readinessProbe"]["httpGet"]["path"]
         assert (httpx.get(f"{url}{probe}").status_code, httpx.get(f"{url}/api/v1/runs").status_code) == (200, 401)
         headers = {"Authorization": f"Bearer {secret}"}
@@ -217,31 +209,31 @@ def test_a_pod_is_a_job_and_a_finding_a_condition_until_it_is_closed(
     assert pod["status"]["phase"] == "Running"
     claim = f"/api/v1/namespaces/{SPACE}/persistentvolumeclaims/hindcast-live"
     assert cluster.get(claim)["status"]["phase"] == "Bound"
-    until(lambda: may(cluster, _READS | _WRITES), timeout_s=300, what="the rights that are needed, and no others")
+    until(lambda: may(cluster, _READS | _WRITES), what="the rights that are needed, and no others")
 
     def braked() -> str | None:
         conditions = cluster.get("/api/v1/nodes/v002")["status"].get("conditions", [])
         return next((one["status"] for one in conditions if one["type"] == "HindcastPowerThrottle"), None)
 
     with watching(cluster, guarded, tmp_path) as api:
-        until(lambda: braked() == "True", timeout_s=300, what="the condition")
+        until(lambda: braked() == "True", what="the condition")
         (run,) = (one["id"] for one in items(api, "/runs?replay=live"))
 
         def touched() -> list[str]:
             (incident,) = items(api, f"/runs/{run}/incidents")
             return [one["job_id"] for one in incident["impact"]["jobs"]]
 
-        until(lambda: touched() == ["train/torch"], timeout_s=300, what="the job that is touched")
+        until(lambda: touched() == ["train/torch"], what="the job that is touched")
         (finding,) = items(api, f"/runs/{run}/findings")
         assert (finding["fault"], finding["entity"]) == ("power_throttle", {"node": "v002"})
         close = api.post(f"/runs/{run}/findings/{finding['id']}/close", json={"note": "the card was replaced"})
         close.raise_for_status()
-        until(lambda: braked() == "False", timeout_s=300, what="the condition to go away")
+        until(lambda: braked() == "False", what="the condition to go away")
     # What it goes on from is where the claim is mounted.
     assert (tmp_path / "live" / "live.state").exists()
 
     release(cluster, "upgrade", *flags(guarded.url))
-    until(lambda: may(cluster, _READS), timeout_s=300, what="the right to write to be taken away")
+    until(lambda: may(cluster, _READS), what="the right to write to be taken away")
     release(cluster, "upgrade", *flags(guarded.url, "live.kubernetes=false"))
     assert cluster.api.get(f"/api/v1/namespaces/{SPACE}/serviceaccounts/hindcast-live").status_code == 404
     release(cluster, "uninstall")

@@ -49,11 +49,7 @@ SPACE = "/api/v1/namespaces/train"
 def cluster() -> Iterator[Cluster]:
     with control_plane(NODES) as cluster:
         cluster.post("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train"}})
-        until(
-            lambda: cluster.api.get(f"{SPACE}/serviceaccounts/default").is_success,
-            timeout_s=300,
-            what="the namespace's account",
-        )
+        until(lambda: cluster.api.get(f"{SPACE}/serviceaccounts/default").is_success, what="the namespace's account")
         yield cluster
 
 
@@ -76,7 +72,7 @@ def token_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pa
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     cluster.post(f"{rbac}/clusterroles", role)
     cluster.post(f"{rbac}/clusterrolebindings", _binding("watcher", role))
-    until(lambda: source.ask() is not None, timeout_s=300, what="the account's rights")
+    until(lambda: source.ask() is not None, what="the account's rights")
     return file
 
 
@@ -127,7 +123,7 @@ def test_jobs_come_and_go_as_the_scheduler_places_them(
         return {one.job_id: (len(one.nodes), one.gpus_per_node, one.state) for one in source.ask().jobs}
 
     with caplog.at_level(logging.WARNING):
-        until(lambda: len(placed(early)) == 3, timeout_s=300, what="three jobs")
+        until(lambda: len(placed(early)) == 3, what="three jobs")
     found = placed(early)
     assert found["train/llm"] == (2, 8, "RUNNING")
     assert found["train/torch"] == (1, 1, "RUNNING")
@@ -144,12 +140,12 @@ def test_jobs_come_and_go_as_the_scheduler_places_them(
     bearer = {"Authorization": f"Bearer {token_file.read_text()}"}
     assert cluster.api.delete(f"{SPACE}/pods/probe", headers=bearer).status_code == 403
     cluster.api.delete("/apis/batch/v1/namespaces/train/jobs/llm", params={"propagationPolicy": "Background"})
-    until(lambda: "train/llm" not in placed(early), timeout_s=300, what="the end of the job")
+    until(lambda: "train/llm" not in placed(early), what="the end of the job")
     assert placed(early) == {name: one for name, one in found.items() if name != "train/llm"}
     # A pod that ends on its own ends its job.
     done = {"status": {"phase": "Failed", "reason": "Evicted"}}
     cluster.patch(f"{SPACE}/pods/probe/status", done)
-    until(lambda: placed(early)["train/torch"][2] == "PREEMPTED", timeout_s=300, what="the end of the pod")
+    until(lambda: placed(early)["train/torch"][2] == "PREEMPTED", what="the end of the pod")
 
 
 def test_a_context_of_kubectls_lets_us_in(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +209,7 @@ def test_findings_are_conditions_of_nodes_until_they_are_over(
         watcher.following()
         return condition()
 
-    until(written, timeout_s=300, what="the right to patch")
+    until(written, what="the right to patch")
     others = {one["type"] for one in cluster.get("/api/v1/nodes/v002")["status"]["conditions"]}
     assert "Ready" in others  # of kwok
     shown = condition() or {}
@@ -270,7 +266,7 @@ def test_a_node_that_falls_silent_in_maintenance_alerts_nobody(
         placed = alone(f"night-{name}", "4", {"jobset.sigs.k8s.io/jobset-name": "night"})
         placed["spec"]["nodeName"] = name
         cluster.post(f"{SPACE}/pods", placed)
-    until(lambda: any(one.nodes == NODES for one in source.ask().jobs), timeout_s=300, what="a job on all nodes")
+    until(lambda: any(one.nodes == NODES for one in source.ask().jobs), what="a job on all nodes")
     cluster.patch("/api/v1/nodes/v004", {"spec": {"unschedulable": True}})
     whole, without = (
         Recording.open(small_recording(tmp_path, f"of-{nodes}", nodes=nodes, minutes=8, brakes=[])) for nodes in (4, 3)

@@ -81,11 +81,11 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_half_of_one_is_not
         before = shown_at(url)
         shutil.copy(made["renewed"].certificate, live.certificate)
         os.utime(live.certificate, ns=(0, 1))
-        until(lambda: "not read again" in caplog.text, timeout_s=300, what="the half to be refused")
+        until(lambda: "not read again" in caplog.text, what="the half to be refused")
         assert shown_at(url) == before
         shutil.copy(made["renewed"].key, live.key)
         os.utime(live.key, ns=(0, 1))
-        until(lambda: shown_at(url) != before, timeout_s=300, what="the renewed certificate")
+        until(lambda: shown_at(url) != before, what="the renewed certificate")
 
 
 def shown_at(url: str) -> bytes | None:

@@ -33,7 +33,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[servers.Slurm]:
         running.run("scontrol", "update", "nodename=v003", "state=drain", "reason=fan swap")
         flags = ("flags=maint,ignore_jobs", "user=root", "starttime=now", "duration=60")
         running.run("scontrol", "create", "reservation", "reservationname=cables", "nodes=v004", *flags)
-        until(lambda: "RUNNING" in running.run("squeue", "-h", "-o", "%T"), timeout_s=300, what="the job")
+        until(lambda: "RUNNING" in running.run("squeue", "-h", "-o", "%T"), what="the job")
         yield running
 
 

@@ -166,7 +166,7 @@ def test_comparing_says_what_a_change_misses(tmp_path: Path) -> None:
         made = client.post("/api/v1/comparisons", json=asked).json()
         assert (made["state"], made["differences"]) == ("running", None)
         path = f"/api/v1/comparisons/{made['id']}"
-        until(lambda: client.get(path).json()["state"] != "running", timeout_s=300, what="the comparison")
+        until(lambda: client.get(path).json()["state"] != "running", what="the comparison")
         answer = client.get(path).json()
         assert answer["state"] == "done"
         (missed,) = [one for one in answer["differences"] if one["change"] == "missed"]
@@ -196,7 +196,7 @@ def test_a_version_is_compared_with_what_another_found_before(done: Done) -> Non
     made = client.post("/api/v1/comparisons", json={"before_runs": [run], "after": others}).json()
     assert (made["recordings"], made["before_runs"]) == (["vela-power-brake"], [run])
     path = f"/api/v1/comparisons/{made['id']}"
-    until(lambda: client.get(path).json()["state"] != "running", timeout_s=300, what="the comparison")
+    until(lambda: client.get(path).json()["state"] != "running", what="the comparison")
     answer = client.get(path).json()
     assert (answer["state"], answer["versions"]) == ("done", {"power_throttle": ["0", versions["power_throttle"]]})
     assert "missed" not in {one["change"] for one in answer["differences"]}
@@ -209,7 +209,7 @@ def test_runs_outlive_the_service_and_can_be_cancelled(tmp_path: Path) -> None:
     settings = settings_at(tmp_path, waiting=2)
     with client_of(settings) as client:
         first = client.post("/api/v1/runs", json={"recording": "vela-power-brake"}).json()["id"]
-        until(lambda: client.get(f"/api/v1/runs/{first}").json()["state"] == "running", timeout_s=300, what="the start")
+        until(lambda: client.get(f"/api/v1/runs/{first}").json()["state"] == "running", what="the start")
         waits = client.post("/api/v1/runs", json={"recording": "vela-healthy"}).json()["id"]
         client.post("/api/v1/runs", json={"recording": "vela-healthy"})
         assert client.post("/api/v1/runs", json={"recording": "vela-healthy"}).status_code == 429
@@ -219,7 +219,7 @@ def test_runs_outlive_the_service_and_can_be_cancelled(tmp_path: Path) -> None:
     with client_of(settings) as client:
         states = {one["id"]: one["state"] for one in client.get("/api/v1/runs").json()["items"]}
         assert states[waits] == "cancelled"
-        until(lambda: client.get(f"/api/v1/runs/{first}").json()["state"] == "done", timeout_s=300, what="the run")
+        until(lambda: client.get(f"/api/v1/runs/{first}").json()["state"] == "done", what="the run")
         assert client.get(f"/api/v1/runs/{first}/findings").json()["total"] >= 1
         assert client.delete(f"/api/v1/runs/{first}").status_code == 204
         assert client.get(f"/api/v1/runs/{first}/findings").status_code == 404

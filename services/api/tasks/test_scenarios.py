@@ -143,9 +143,9 @@ def test_one_that_is_being_made_is_not_begun_again_and_leaves_nothing_when_it_is
     again = make(api, "vela-power-brake", **slow)
     assert (again.status_code, again.json()["detail"]) == (409, "vela-power-brake-scale-10 is being made")
     path, scratch = f"/api/v1/tasks/{task}", tmp_path / "data" / "tasks" / task / "scratch"
-    until(lambda: any(scratch.glob(".*.partial")), timeout_s=300, what="the generator to write")
+    until(lambda: any(scratch.glob(".*.partial")), what="the generator to write")
     assert api.post(f"{path}/cancel").json()["state"] == "cancelled"
-    until(lambda: not scratch.exists(), timeout_s=300, what="the generator to end")
+    until(lambda: not scratch.exists(), what="the generator to end")
     assert not list((tmp_path / "data").glob("recordings/*"))
     assert make(api, "vela-power-brake", **slow).status_code == 201, "it may be asked for again"
 
@@ -160,7 +160,7 @@ def test_a_disk_without_room_refuses_it_and_one_that_fills_up_says_so(tmp_path: 
         ballast = disk.folder / ".ballast"
         ballast.write_bytes(bytes(shutil.disk_usage(disk.folder).free - 200_000))  # the store can still write
         path = f"/api/v1/tasks/{task}"
-        until(lambda: client.get(path).json()["state"] == "failed", timeout_s=300, what="the making to fail")
+        until(lambda: client.get(path).json()["state"] == "failed", what="the making to fail")
         assert client.get(path).json()["error"].startswith("the disk is full")
         assert not list((disk.folder / "tasks" / task).iterdir()), "what was not whole is deleted"
         disk.free()

@@ -50,7 +50,7 @@ def over(client: Client, answer: Any) -> Any:
     """Return a task once it is over."""
     assert answer.status_code == 201, answer.text
     path = f"/api/v1/tasks/{answer.json()['id']}"
-    until(lambda: client.get(path).json()["state"] not in ("queued", "running"), timeout_s=300, what=path)
+    until(lambda: client.get(path).json()["state"] not in ("queued", "running"), what=path)
     return client.get(path).json()
 
 
@@ -230,7 +230,7 @@ def test_a_source_is_shown_its_own_credential_and_nobody_else_is_shown_where_it_
             asked = {"name": "x", "from": "2024-04-01T08:00:00Z", "to": "2024-04-01T09:00:00Z"}
             task = client.post("/api/v1/captures", json={"source": "thanos"} | asked).json()["id"]
             path = f"/api/v1/tasks/{task}"
-            until(lambda: client.get(path).json()["state"] == "failed", timeout_s=300, what="the capture to fail")
+            until(lambda: client.get(path).json()["state"] == "failed", what="the capture to fail")
             page = client.get(path).text
     assert shown == {("Bearer a-planted-secret", "team-a")}
     assert "403" in page

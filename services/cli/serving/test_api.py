@@ -32,9 +32,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         process = subprocess.Popen([*COMMAND, "api", *options], cwd=REPO, stderr=stderr)
         try:
             address = until(
-                lambda: re.search(r"listening address=(\S+)", log.read_text(encoding="utf-8")),
-                timeout_s=300,
-                what="the API to listen",
+                lambda: re.search(r"listening address=(\S+)", log.read_text(encoding="utf-8")), what="the API to listen"
             )
             yield address[1], process
         finally:

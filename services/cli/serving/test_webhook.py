@@ -21,7 +21,7 @@ def receiver(tmp_path: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     settings = {"HINDCAST_RECEIVER_PORT": str(port), "HINDCAST_RECEIVER_STATE_DIR": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-m", "services.notify.receiver"], env=os.environ | settings) as process:
-        until(lambda: web.healthy(url), timeout_s=300, what="the receiver")
+        until(lambda: web.healthy(url), what="the receiver")
         yield url
         process.terminate()
         process.wait(30)
