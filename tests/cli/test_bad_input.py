@@ -85,11 +85,6 @@ def test_a_broker_that_is_not_there_is_named() -> None:
     _answers(_hindcast("topics", "create", **env), 3, "127.0.0.1:9", "remedy", "HINDCAST_KAFKA_BOOTSTRAP")
 
 
-def test_a_replay_service_that_is_not_there_is_named(recording: Path) -> None:
-    done = _hindcast("replay", "start", recording, HINDCAST_REPLAY_URL="http://127.0.0.1:9")
-    _answers(done, 3, "127.0.0.1:9", "remedy")
-
-
 @pytest.mark.parametrize("module", ["services.sink", "services.detect", "services.notify", "services.replay"])
 def test_bad_settings_are_all_listed_before_anything_is_connected(module: str) -> None:
     wrong = {"HINDCAST_KAFKA_SECURITY_PROTOCOL": "TELEGRAPH", "HINDCAST_KAFKA_BOOTSTRAP_TIMEOUT_S": "soon"}
