@@ -9,7 +9,8 @@ peers, chip and memory, and were not too hot just before. A node whose GPUs run 
 had it set: that is no cap, unless some are read at full clocks with as little power. A tenth is enough of a node that
 the driver holds at a software cap while its GPUs draw far less than their limit, which nobody lowered: the cap is
 another's, as a BMC's for a lost supply. GPUs that wait for a braked one keep their clock, and nothing is raised on
-them. A power limit below that of the others of its model is noted, and so is a supply whose load the others carry.
+them. A power limit that was lowered on a node, and costs its jobs a tenth, is an alert unless somebody chose it
+(`caps`); else, and on one GPU, it is noted, and so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set to half in the middle of a job that has no other, and blind, without
 bits and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from detectors.case_book import CaseBook, OpenCase, in_words
+from detectors.case_book import CaseBook, OpenCase
 from detectors.contract import (
     Batch,
     BoolArray,
@@ -38,6 +39,7 @@ from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.brake import Brake
+from detectors.power_throttle.caps import Caps
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, score, summary
 from detectors.power_throttle.limits import Limits
@@ -51,9 +53,8 @@ from detectors.signals.throttle_bits import POWER_BRAKE_NS, POWER_CAP_NS
 from detectors.spec import load_spec
 
 _FAULT: Fault = "power_throttle"
-_LIMIT: Final = "limit"
 _SUPPLY: Final = "supply"
-"""The aspects of findings that are about a power limit, or a supply whose load is carried, and not about a brake."""
+"""The aspect of findings that are about a supply whose load the others carry, and not about a brake."""
 _NODE_SHARE: Final = 0.5
 """A chassis or supply brakes all GPUs of a node at once: half, as readings get lost."""
 _RELEASE_MS, _UNSURE_MS = 24_000, 230_000
@@ -78,6 +79,7 @@ class PowerThrottle:
         self._supplies, self._cooling = BmcAlarms(fleet, ["supply"]), BmcAlarms(fleet, ["fan", "inlet"])
         self._limits, self._set_clocks = Limits(), SetClocks()
         self._book = CaseBook(self.spec.name, RETURN_MS)
+        self._caps = Caps(fleet, self._gpus, self._limits, self._book)
 
     @property
     def tails(self) -> Tails:
@@ -113,7 +115,7 @@ class PowerThrottle:
         over = self._close(now, fresh)
         suspect = fresh & (gpus.run > 0)
         began = self._judge(now, fresh, suspect) if suspect.any() else []
-        return [*over, *began, *self._judge_limits(now, fresh), *self._judge_supplies(now, fresh)]
+        return [*over, *began, *self._caps.judge(now, fresh), *self._judge_supplies(now, fresh)]
 
     def _judge(self, now: Instant, fresh: BoolArray, suspect: BoolArray) -> list[Finding]:
         found, layout = list[Finding](), self._gpus.layout
@@ -154,7 +156,8 @@ class PowerThrottle:
                 cut &= self._brake.cooler(now, here, uncooled=True)  # that of hours ago makes no brake of heat
             whole = bool(sure.any()) or (alarm is not None and self._enough(cut, mates))
             sharing = feeds_of(self._fleet, node)[1]
-            capped = self._capped(here) & (len(braked_nodes & sharing) <= 1)  # a rack's cap is somebody's decision
+            # A rack's cap may be somebody's decision, where no log would show it.
+            capped = self._capped(here) & (len(braked_nodes & sharing) <= 1 or self._limits.logs_come(now))
             free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
             chosen_clock = alone or (self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates))
@@ -278,58 +281,6 @@ class PowerThrottle:
         for case in self._brakes():
             self._gpus.held |= self._members(case)
 
-    def _judge_limits(self, now: Instant, fresh: BoolArray) -> list[Finding]:
-        """Say where a power limit was lowered, and where that is over; what is silent stays open."""
-        gpus, limits = self._gpus, self._limits
-        if np.count_nonzero(np.isnan(limits.enforced)) == limits.count:
-            return []
-        below, odd = limits.lowered(now, gpus)
-        found: list[Finding] = []
-        for case in [case for case in self._book.cases() if case.aspect == _LIMIT]:
-            members = self._members(case) & fresh
-            if members.any() and not (members & below).any():
-                found.append(self._end(now, case, "the power limit is that of the others again"))
-        if not below.any():
-            return found
-        peers = gpus.among_peers(gpus.clock, gpus.fresh(now) & gpus.busy & ~below, 0.5)
-        binding = odd & limits.binds(gpus, peers)
-        for node in np.unique(gpus.layout.node[below & (binding | ~odd)]).tolist():
-            here = np.flatnonzero(gpus.layout.node == node)
-            harm, name = here[binding[here]], gpus.layout.names[node]
-            if not len(harm):
-                found += self._fire_limit(now, {"node": name}, int(here[below[here]][0]), None)
-            elif self._enough(below[here], here):
-                found += self._fire_limit(now, {"node": name}, int(harm[0]), float(peers[harm[0]]))
-            elif self._book.get(_FAULT, {"node": name}, _LIMIT) is None:
-                for gpu in harm.tolist():
-                    found += self._fire_limit(now, gpus.layout.entity(gpu), gpu, float(peers[gpu]))
-        return found
-
-    def _fire_limit(self, now: Instant, entity: Entity, gpu: int, peers_mhz: float | None) -> list[Finding]:
-        """Note that a limit is low, and where it binds the peers' clock. A job that it slows has a straggler."""
-        if self._book.get(_FAULT, entity, _LIMIT) is not None:
-            return []
-        gpus, limits = self._gpus, self._limits
-        usual = limits.usual(gpus.fresh(now) & (gpus.model == gpus.model[gpu]))
-        here, clock = float(limits.enforced[gpu]), float(gpus.clock[gpu])
-        figures: dict[str, float] = {"power_limit_w": here, "power_limit_peers_w": usual}
-        effect = ""
-        if peers_mhz is not None:
-            figures |= {"power_w": float(gpus.power[gpu]), "sm_clock_mhz": clock, "sm_clock_peers_mhz": peers_mhz}
-            effect = f"; it draws it, at {clock:.0f} MHz beside {peers_mhz:.0f} of its peers"
-        return self._book.fire(
-            now,
-            _FAULT,
-            entity,
-            started_at=int(limits.since[gpu]),
-            severity="info",
-            score=min(1.0, 2 * (1 - here / usual)),
-            summary=f"{in_words(entity)}: its power limit is {here:.0f} W, that of its peers {usual:.0f} W{effect}",
-            action="set the limit back (nvidia-smi -pl), and find out who or what lowered it",
-            evidence=figures,
-            aspect=_LIMIT,
-        )
-
     def _judge_supplies(self, now: Instant, fresh: BoolArray) -> list[Finding]:
         """Note supplies that failed while the others carry the load, and where that is over."""
         alarmed = self._supplies.alarmed(now)
@@ -383,6 +334,7 @@ class PowerThrottle:
         arrays |= sensors | {f"cooling_{name}": array for name, array in cooled.items()}
         document: dict[str, Any] = {"numbers": numbers, "lines": lines, "cooling": cooling}
         document |= {"book": self._book.snapshot(), "set_clocks": self._set_clocks.snapshot()}
+        document |= {"orders": self._limits.orders, "logs_heard_at": self._limits.heard_at}
         return pack(document, arrays | self._limits.arrays("limit_"))
 
     @classmethod
@@ -397,4 +349,6 @@ class PowerThrottle:
         detector._cooling.load(document.get("cooling", {}), cooled)
         detector._book.load(document["book"])
         detector._set_clocks.load(document.get("set_clocks", {}))
+        detector._limits.orders = {job: (at, watts) for job, (at, watts) in document.get("orders", {}).items()}
+        detector._limits.heard_at = document.get("logs_heard_at", -1)
         return detector

@@ -33,12 +33,15 @@ _SETS: Final = re.compile(
 _OF_GPUS: Final = re.compile(r"\s(?:-i|--id)[= ]+([\d,]+)")
 _OF_ALL: Final = re.compile(r"\ball\b.*\bnodes\b", re.IGNORECASE)
 """How logs show that somebody sets a limit: sudo's and shells' own lines, nvidia-smi's answer, operators' notes."""
+_REMEMBERED_MS: Final = 7 * 86_400_000
+_LOGS_MS: Final = 3_600_000
+"""Where logs come at all, some line comes within the hour."""
 _NAME: Final = re.compile(r"[\w.-]*\w")
 
 
 class Limits(Columns):
     """The `enforced` limit of every GPU (W; NaN not reported), since when it has stood there (ms), and the `first`;
-    the one that was `asked` for, by a reading or a line of a log.
+    the one that was `asked` for, by a reading or a line of a log, and by such a line alone (`commanded`).
     """
 
     axis = "dcgm"
@@ -46,6 +49,14 @@ class Limits(Columns):
     since: IntArray = column(-1)
     first: FloatArray = column(np.nan)
     asked: FloatArray = column(np.nan)
+    commanded: FloatArray = column(np.nan)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: dict[str, tuple[Instant, float]] = {}
+        """When and what (W) a job asked for, by its id: it may start after the line of its prolog."""
+        self.heard_at: Instant = -1
+        """When a log was read last."""
 
     def take(self, batch: Batch, count: int) -> None:
         """Take a batch; `count` GPUs are known."""
@@ -65,14 +76,21 @@ class Limits(Columns):
     def take_lines(self, records: Sequence[LogRecord], layout: GpuLayout) -> None:
         """Note the limits that somebody sets, by lines of logs: of the nodes that these are from, or name."""
         for record in records:
-            if record.source not in {"kernel", "scheduler"} or (found := _SETS.search(record.message)) is None:
+            self.heard_at = max(self.heard_at, record.at)
+            if record.source not in {"kernel", "scheduler", "job"} or (found := _SETS.search(record.message)) is None:
                 continue
+            if record.job_id:
+                self.orders = {
+                    job: order for job, order in self.orders.items() if record.at - order[0] <= _REMEMBERED_MS
+                }
+                self.orders[record.job_id] = record.at, float(found[1] or found[2])
             named = [record.node] if record.node else _NAME.findall(record.message)
             nodes = layout.names if not record.node and _OF_ALL.search(record.message) else named
             gpus = np.concatenate([np.empty(0, np.int64), *(layout.members(node) for node in nodes)])
             if (which := _OF_GPUS.search(record.message)) is not None:
                 gpus = gpus[np.isin(layout.gpu[gpus], [int(one) for one in which[1].split(",") if one])]
-            self.asked[gpus[gpus < self.count]] = float(found[1] or found[2])
+            gpus = gpus[gpus < self.count]
+            self.asked[gpus] = self.commanded[gpus] = float(found[1] or found[2])
 
     def lowered(self, now: Instant, gpus: GpusAtWork) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
@@ -115,6 +133,16 @@ class Limits(Columns):
         first = self.first[those]
         before = np.where(np.isfinite(first), first, gpus.limit[those])
         return np.asarray(self.asked[those] <= _LOWER * before)
+
+    def ordered(self, those: IntArray, job_id: str) -> BoolArray:
+        """Return of which of some GPUs a log shows that somebody, or their job, set the limit that they have now."""
+        _, watts = self.orders.get(job_id, (0, np.nan))
+        now = self.enforced[those]
+        return np.asarray((np.abs(self.commanded[those] - now) < SAME_W) | (np.abs(watts - now) < SAME_W))
+
+    def logs_come(self, now: Instant) -> bool:
+        """Return whether logs are read: then they show who sets a limit."""
+        return now - self.heard_at <= _LOGS_MS
 
     def spent(self, gpus: GpusAtWork, those: IntArray, watts: FloatArray) -> BoolArray:
         """Return which of some GPUs count throttled time for a limit that is lower than it was at first.

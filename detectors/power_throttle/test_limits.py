@@ -82,11 +82,11 @@ def test_two_models_have_two_limits() -> None:
     assert run(limited(tape, lambda at, node, gpu: np.where(np.isin(node, [name(0), name(2)]), 400.0, 700.0))) == []
 
 
-def capped_from_200_s(share: float, *, nodes: Sequence[int] = (1,), limit: bool = False) -> Tape:
+def capped_from_200_s(share: float, *, nodes: Sequence[int] = (1,), limit: bool = False, until_s: float = 1e9) -> Tape:
     """Return a tape of nodes that the driver says are capped, by a cap that takes clock and power to `share`."""
 
     def here(seconds: Any, node: Any) -> Any:
-        return np.isin(node, [name(number) for number in nodes]) & (seconds > 200)
+        return np.isin(node, [name(number) for number in nodes]) & (seconds > 200) & (seconds < until_s)
 
     def cut(seconds: Any, node: Any, gpu: Any, values: Any) -> Any:
         return np.where(here(seconds, node), share * values, values)
@@ -110,8 +110,44 @@ def test_a_software_cap_far_below_the_limit_is_somebody_elses_cap(share: float) 
     assert "Redfish PowerLimit" in fired.recommended_action
 
 
-def test_a_software_cap_at_a_lowered_limit_is_a_note() -> None:
-    assert [one.severity for one in firing(capped_from_200_s(0.7, limit=True))] == ["info"]
+@pytest.mark.parametrize(("share", "severity"), [(0.7, "page"), (0.85, "ticket"), (0.95, None)])
+def test_a_limit_lowered_on_a_node_of_a_job_is_an_alert_if_it_costs_a_tenth(share: float, severity: str | None) -> None:
+    found = [(one.severity, one.state) for one in run(capped_from_200_s(share, limit=True, until_s=400))]
+    assert found == ([(severity, "firing"), (severity, "resolved")] if severity else [])
+
+
+def of_one_node(tape: Tape, words: str = "", source: Any = "job", node: str | None = None) -> Tape:
+    """Return the tape with a job for each node, and a line about the second's before its limit is lowered."""
+    jobs = [
+        replace(one, job=replace(one.job, job_id=f"job-{number}", nodes=(name(number),)))
+        for one in tape.jobs
+        for number in range(4)
+    ]
+    line = LogRecord(START + 170_000, source, words, node=node, job_id="job-1" if source == "job" else None)
+    return replace(tape, jobs=jobs, logs=[line] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ((), "info"),
+        (("step 12, loss 3.1",), "page"),
+        (("prolog: user ana requested power cap 280W on all allocated GPUs (nvidia-smi -pl 280)",), "info"),
+        (("prolog: user ana requested power cap 350W on all allocated GPUs (nvidia-smi -pl 350)",), "page"),
+        (("sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 280", "kernel", name(1)), "info"),
+        (("sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 280", "kernel", name(2)), "page"),
+    ],
+    ids=["no logs", "nobody", "its user", "another limit", "an operator", "on another node"],
+)
+def test_a_limit_lowered_on_all_of_a_job_is_its_users_if_a_log_shows_it_or_there_are_none(
+    line: tuple[Any, ...], severity: str
+) -> None:
+    assert [one.severity for one in firing(of_one_node(capped_from_200_s(0.7, limit=True), *line))] == [severity]
+
+
+def test_a_rack_that_is_capped_under_several_jobs_is_no_users_choice_even_where_there_are_no_logs() -> None:
+    rack = of_one_node(capped_from_200_s(0.7, nodes=(0, 1), limit=True))
+    assert [(one.entity["node"], one.severity) for one in firing(rack)] == [(name(0), "page"), (name(1), "page")]
 
 
 @pytest.mark.parametrize(("limit_w", "pages"), [(340.0, []), (400.0, ["page"])])
@@ -157,7 +193,7 @@ def test_a_cap_that_somebody_sets_on_a_node_whose_supply_failed_before_is_no_bra
     tape = changed(tape, POWER, lambda at, node, gpu, values: np.minimum(values, capped(drawn, 400.0)(at, node, gpu)))
     tape = changed(tape, CLOCK, lambda at, node, gpu, values: values * capped(0.75, 1.0)(at, node, gpu))
     tape = changed(tape, REASONS, lambda at, node, gpu, values: capped(SW_POWER_CAP, 0)(at, node, gpu) + 0 * values)
-    braked = [one for one in firing(tape) if one.severity == "page"]
+    braked = [one for one in firing(tape) if one.severity == "page" and "its power limit" not in one.summary]
     by_choice = field != IN_FORCE and drawn == 250.0
     assert [dict(one.entity) for one in braked] == ([] if by_choice else [{"node": name(1)}])
 

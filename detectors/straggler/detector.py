@@ -2,11 +2,11 @@
 
 Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its
 own habit and with the others' (`ranks`, `rank_places`). Where they do not, DCGM's readings show who computes while the
-others wait (`readings`, `watch`), and what the job lost by it: in its step times, else in its own activity
-(`job_pace`). On each the culprit's own shortfall must explain what the job loses. A node whose NIC came up at a lower
-speed than it had, while steps got longer, is one, too: all ranks wait as long for it (`slow_links`). What is odd and
-slows nobody is reported once, as information. Most GPUs of a node together are the node, and of one node there is one
-finding at a time.
+others wait (`readings`, `watch`), or whose power alone tells it from those that spin (`silent_chips`), and what the job
+lost by it: in its step times, else in its own activity (`job_pace`). On each the culprit's own shortfall must explain
+what the job loses. A node whose NIC came up at a lower speed than it had, while steps got longer, is one, too: all
+ranks wait as long for it (`slow_links`). What is odd and slows nobody is reported once, as information. Most GPUs of a
+node together are the node, and of one node there is one finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read, or another rank came to
 have less to do meanwhile. Nor is a rank that is the longest while steps are as ever; but who comes to be slow where all
@@ -46,7 +46,7 @@ from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
-from detectors.straggler.readings import LATE, LONG_WORK, SLOW_CLOCK, STARVED, WINDOW_S
+from detectors.straggler.readings import LATE, LONG_WORK, SILENT, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
 from detectors.straggler.suspects import EXPLAINS, Suspect, action_for, report_of
 from detectors.straggler.watch import Watch
@@ -287,7 +287,7 @@ class Straggler(Kept):
         Where the job's pace varies too much to show a loss as large as the lag, a lag that counts is enough if the
         clock is slow, and activity higher; or if it is idle, and the others spin. Ranks wait by their own times.
         """
-        if one.how == LATE:
+        if one.how in (LATE, SILENT):  # these are asked for after what their jobs have lost
             return True
         effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
         alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
@@ -295,11 +295,11 @@ class Straggler(Kept):
         if (inferred or alone) and (one.how != SLOW_CLOCK or (inferred and one.has_more_to_do())) and not as_one:
             return False  # a slow clock is so in any job; who works longer may have work of its own
         if one.always:
-            return one.lag >= share and not alone  # the others of a job in step wait for it
+            return one.lag >= share and (not alone or (as_one and one.has_slow_memory))  # the others wait for it
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
             plain = one.works_alike(_SAME_ORDER) if one.how == SLOW_CLOCK else one.is_waited_for()
             return bool(one.sure and one.lag >= share and plain)
-        if alone and not one.works_alike(_SAME_ORDER):
+        if alone and not (one.works_alike(_SAME_ORDER) or one.is_waited_for()):
             return False
         slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
         explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
@@ -316,6 +316,7 @@ class Straggler(Kept):
         single = one.gpus[self._layout.gpu[one.gpus] == one.entity.get("gpu", -1)]
         again = not harmless and self._book.returned(now, "straggler", one.entity)
         memo = {"job_id": one.job.job_id, "ranks": list(one.ranks), "slow_at": now, "gap_ms": 0, "slow": True}
+        silent = {"silent": [one.silent.level, one.silent.spared]} if one.silent is not None else {}
         return self._book.fire(
             now,
             "straggler",
@@ -328,7 +329,7 @@ class Straggler(Kept):
             evidence=report.evidence,
             gpu=int(single[0]) if len(single) else WHOLE_NODE,
             aspect=_HARMLESS if harmless else "",
-            memo=memo | {"lag": one.lag, "again": again},
+            memo=memo | {"lag": one.lag, "again": again, **silent},
         )
 
     def _compared(self, node: str, gpus: IntArray | None) -> tuple[Comparison, IntArray]:
@@ -345,6 +346,12 @@ class Straggler(Kept):
                     case.memo["slow_at"] = now
                 elif now - case.memo["slow_at"] >= HOLD_MS:
                     found.append(self._end(now, case, "its link runs at its speed again"))
+                continue
+            if silent := case.memo.get("silent"):
+                if self._watch.silent.is_low(case.gpu, *silent):
+                    slow_again(case, now)
+                elif now - case.memo["slow_at"] >= hold_ms(case):
+                    found.append(self._end(now, case, "it draws as much as ever beside its peers again"))
                 continue
             ranks = np.array(case.memo["ranks"], np.int64)
             if len(ranks) if job_id is None else (case.memo["job_id"] != job_id or not len(ranks)):

@@ -10,6 +10,8 @@ from detectors.contract import FloatArray, LogRecord
 from detectors.engine.rows import KeyColumn, Rows
 from detectors.fleet.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
+from detectors.signals.brakes import IDLE_POWER
+from detectors.straggler.readings import WAITS_AT_WATTS
 from detectors.tapes.gpus import START, Cluster, instant, name
 from detectors.tapes.tape import Tape
 
@@ -67,8 +69,8 @@ class Training:
     missing: float = 0.01
     interval_s: float = 15.0
     felt: str = ""
-    """What a slow rank's GPU reads like: "clock", "memory", "host" (its node's GPUs idle), "work" (it was given more);
-    nothing, where empty."""
+    """What a slow rank's GPU reads like: "clock", "memory", "host" (its node's GPUs idle), "work" (it was given more),
+    "chip" (its power alone shows it); nothing, where empty."""
     dcgm: Mapping[str, Callable[[FloatArray, FloatArray], FloatArray]] = field(default_factory=dict)
     """By field: from (seconds, values), each (ticks, GPUs), what is reported instead."""
     logs: Sequence[LogRecord] = ()
@@ -144,12 +146,14 @@ def _felt(training: Training, cluster: Cluster, clock: FloatArray) -> dict[str, 
     starved = longer if training.felt == "host" else 1.0
     power = 300 * noise[2] / slower * np.sqrt(more / step)  # who has more to do waits less
     power *= 1 - _IDLES * (1 - 1 / starved)
+    if training.felt == "chip":  # the energy of a step is the same to it, however long that takes
+        power *= (1 + IDLE_POWER * (longer - 1)) / (1 + WAITS_AT_WATTS * (longer - 1))
     return {
         ENERGY: 1000 * training.interval_s * np.cumsum(power, axis=0),
         CLOCK: clock / slower,
         UTIL: 100 / longer if training.felt == "host" else np.full(clock.shape, 100.0),
         TENSOR: 0.4 * own * noise[0] * slower * more / step,
-        DRAM: 0.35 * own * noise[1] * (longer if training.felt != "host" else 1.0) / step,
+        DRAM: 0.35 * own * noise[1] * (1.0 if training.felt in ("host", "chip") else longer) / step,
         POWER: power,
     }
 

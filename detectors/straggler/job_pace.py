@@ -114,6 +114,21 @@ class History(Kept):
         was += before[:1].tolist() if (np.diff(before[: _FEWEST + 1]) > 0).all() else []
         return float(np.fmax.reduce([now / usual - 1 for usual in was]))
 
+    def lost(self, windows: int, gap: int, steady: float) -> float:
+        """Return by how much (logarithm) the job has been slower in the last `windows` than in those before the `gap`.
+
+        By its steps, else by tensor activity. 0 where three windows of four have not lost a `steady` part of that; NaN
+        where nothing is known of now or before.
+        """
+        row = STEP if np.isfinite(self.values[STEP, gap : gap + _BEFORE]).sum() >= _FEWEST else TENSOR
+        logs = np.log(self.values[row]) * (1 if row == STEP else -1)
+        longer = logs[:windows] - median_of(logs[gap : gap + _BEFORE])
+        longer = longer[np.isfinite(longer)]
+        if 2 * len(longer) < windows:
+            return float("nan")
+        loss = median_of(longer)
+        return loss if np.quantile(longer, 0.25) >= steady * loss else 0.0
+
     def effect(self, odd: int, windows: int, own: float, sure: float = _SURE) -> Effect | None:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 

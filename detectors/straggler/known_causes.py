@@ -34,6 +34,7 @@ _SLOWED: Final = 0.98
 _LANE: Final = np.array([np.nan, *2.0 ** np.arange(1, 17)])
 """What a lane of each generation of the host link carries, relative to others; a link of none is not read."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
+_COSTS: Final = 0.9
 _DRAWS: Final = 0.9
 """Of its limit: what a GPU that the limit holds draws on the mean of a minute, with communication in it."""
 _CRC_PER_S: Final = 1.0
@@ -206,7 +207,7 @@ class KnownCauses(Columns):
         others = np.setdiff1d(peers, those)
         given_less = len(those) > 1 and self._capped(node, those, self._alike(node, others))
         spread = len(those) == 1 and self._capped_with_mates(node, those, drew)
-        if given_less or spread or self._held_with_peers(those, peers):
+        if given_less or spread or self._capped_to_a_cost(node, peers) or self._held_with_peers(those, peers):
             return True
         if len(those) > 1 and one.clock <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
@@ -280,6 +281,15 @@ class KnownCauses(Columns):
         nodes = self._layout.node[: self.count]
         whole = np.bincount(nodes, same) >= np.bincount(nodes)
         return bool(whole[self._layout.number(node)] and np.count_nonzero(whole) > 1)
+
+    def _capped_to_a_cost(self, node: str, peers: IntArray) -> bool:
+        """Return whether the limits of all of a node's GPUs were lowered, and their clocks lie a tenth below those of
+        the job's others: `power_throttle` reports that.
+        """
+        members = self._layout.members(node)
+        lowered = self.now[LIMIT, members] < _LIMIT_LEFT * self.now[ALLOWED, members]
+        clock, others = self.now[CLOCK, members], self.now[CLOCK, np.setdiff1d(peers, members)]
+        return bool(lowered.all() and median_of(clock) <= _COSTS * median_of(others))
 
     def _held_with_peers(self, those: IntArray, peers: IntArray) -> bool:
         """Return whether some GPUs, as most of their peers, draw all of a power limit that was lowered for all of them:

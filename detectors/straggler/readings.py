@@ -54,8 +54,8 @@ _FIELDS: Final = (
 SIGNALS: Final = 8
 _ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 _MEMORY_CLOCK: Final = "DCGM_FI_DEV_MEM_CLOCK"
-SLOW_CLOCK, LONG_WORK, STARVED, LATE = range(4)
-"""How somebody is slow: by the readings, and by its ranks' times."""
+SLOW_CLOCK, LONG_WORK, STARVED, SILENT, LATE = range(5)
+"""How somebody is slow: by the readings, by its power alone (`silent_chips`), and by its ranks' times."""
 _WORKING: Final = 0.3
 """Below this share of the time at work a GPU says nothing of a job's pace."""
 LEAST: Final = 1e-3
@@ -205,6 +205,11 @@ class Readings(Comparison):
         memory_s = np.where(now > before, _RISES_S, _FALLS_S)
         weight = look.spent_s / clamp(self.habits[CLOCK].learnt_s[who], look.spent_s, memory_s)
         self.own[:, who] = np.where(np.isfinite(now), before + weight * (now - before), before)
+
+    def work_moved(self, who: IntArray) -> FloatArray:
+        """Return by how much more work some do of late than they used to, beside their peers, (n,), a logarithm."""
+        moved = (self.more[:, who] - self.always[:, who]).T.astype(np.float64)
+        return masked_median(moved, np.isfinite(moved))
 
     def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
         ways = len(self.echoes)

@@ -27,6 +27,7 @@ from detectors.straggler.readings import (
     TENSOR,
     UTIL,
 )  # fmt: skip
+from detectors.straggler.silent_chips import Silent
 
 PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
@@ -79,6 +80,7 @@ class Suspect:
     seconds: Mapping[str, float] = field(default_factory=dict)
     always: bool = False
     memory_clocks: tuple[float, ...] = (np.nan, np.nan)
+    silent: Silent | None = None
 
     def is_one_of_many(self) -> bool:
         """Return whether too many nodes of its job are slow at once for a machine to be why.
@@ -110,6 +112,11 @@ class Suspect:
     def in_step(self) -> bool:
         """Whether it gets on as its peers do: as much of its time goes to tensor work, which a step has the same of."""
         return bool(abs(np.log(self.ratio(TENSOR))) <= np.log1p(self.lag) / 3)
+
+    @property
+    def has_slow_memory(self) -> bool:
+        """Whether its memory's clock lies below its peers', as far as they are read."""
+        return bool(np.log(self.memory_clocks[0] / self.memory_clocks[1]) <= LOW)
 
     def works_alike(self, order: float) -> bool:
         """Return whether it does at its slow clock what its peers do: it is more active by its lag, to that factor.
@@ -192,6 +199,8 @@ def report_of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None
     kept |= {f"{name}_peers": float(suspect.peers[row]) for name, row in _SIGNALS}
     kept |= dict(zip(("memory_clock_mhz", "memory_clock_mhz_peers"), suspect.memory_clocks, strict=True))
     kept |= suspect.seconds
+    if suspect.silent is not None:
+        kept["power_spared_share"] = -float(np.expm1(-suspect.silent.spared))
     kept = {name: value for name, value in kept.items() if np.isfinite(value)}
     kept |= {"job_id": suspect.job.job_id, "slow_for_s": (now - suspect.since) / 1000, "by_chance": suspect.by_chance}
     where, job, compared = in_words(suspect.entity), suspect.job.job_id, _compared(suspect)
@@ -232,11 +241,14 @@ def _compared(suspect: Suspect) -> str:
     ratio, most = max(((ratio, words) for words, ratio in known.items() if np.isfinite(ratio)), default=(0.0, ""))
     worked = [f"{most} {ratio:.2f} of theirs"] if most else []
     clock, usual = suspect.memory_clocks
-    if suspect.how == SLOW_CLOCK and np.log(clock / usual) <= LOW:
+    if suspect.how == SLOW_CLOCK and suspect.has_slow_memory:
         return ", ".join([f"memory clock {clock:.0f} MHz where its peers run at {usual:.0f} MHz", *worked])
     if suspect.how == SLOW_CLOCK:
         slow = f"SM clock {own[CLOCK]:.0f} MHz where its peers run at {peers[CLOCK]:.0f} MHz"
         return ", ".join([slow, *worked])
     if suspect.how == LONG_WORK:
         return ": ".join([*worked, "it works longer than its peers for the same step"])
+    if suspect.silent is not None:
+        less = -100 * np.expm1(-suspect.silent.spared)
+        return f"its power has fallen by {less:.0f} % more than its peers', at the same clock and for as much work"
     return f"busy {100 * own[BUSY]:.0f} % of the time, its peers {100 * peers[BUSY]:.0f} %, at the same clock"

@@ -26,6 +26,7 @@ from detectors.straggler.readings import (
     LONG_WORK,
     MEMORY,
     POWER,
+    SILENT,
     SLOW_CLOCK,
     SPENT,
     STARVED,
@@ -35,6 +36,7 @@ from detectors.straggler.readings import (
     Sums,
     logarithms,
 )  # fmt: skip
+from detectors.straggler.silent_chips import SINCE, SilentChips
 from detectors.straggler.suspects import PAGE_SHARE, Suspect
 
 _MATES: Final = 4
@@ -98,6 +100,14 @@ class _Cast:
         return _Compared(who, self.job[who], self._number[who], Groups(mates, self.groups), sizes)
 
     @cached_property
+    def by_job_and_model(self) -> Groups:
+        """All GPUs at work, by job and model."""
+        who = self.by_gpu.who
+        pairs = self.job[who] * (self.model.max(initial=0) + 1) + self.model[self.node[who]]
+        groups, group = np.unique(pairs, return_inverse=True)
+        return Groups(group, len(groups))
+
+    @cached_property
     def of_one_job(self) -> Groups:
         """The GPUs at work of the nodes that one job has alone, by node."""
         return Groups(np.where((self.job >= 0) & self.alone[self.node], self.node, -1), self.nodes)
@@ -138,7 +148,7 @@ class _Window:
 class Watch(Kept):
     """See the module."""
 
-    KEPT = ("sums", "gpus", "nodes", "_paces", "_window", "_reads")
+    KEPT = ("sums", "gpus", "nodes", "silent", "_paces", "_window", "_reads")
 
     def __init__(self, config: StragglerConfig, fleet: Fleet, layout: GpuLayout) -> None:
         self._config, self._fleet, self._layout = config, fleet, layout
@@ -146,6 +156,7 @@ class Watch(Kept):
         self.sums = Sums()
         self.gpus = Readings("gpu", 3, self.tails, config.effect_share).along("dcgm")
         self.nodes = Readings("node", 3, self.tails, config.effect_share).along(GPU_NODES)
+        self.silent = SilentChips().along("dcgm")
         self._paces = NodePaces()
         self._window: int | None = None
         self._reads = 0.0
@@ -154,7 +165,7 @@ class Watch(Kept):
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""
-        for columns in (self.sums, self.gpus):
+        for columns in (self.sums, self.gpus, self.silent):
             columns.grow(len(self._layout))
         self.nodes.grow(len(self._layout.names))
 
@@ -238,8 +249,45 @@ class Watch(Kept):
         them = cast.by_gpu
         if not len(them.who):
             return []
-        held = np.isin(them.who, window.held)
-        return self._suspects(self.gpus, them, window.x[:, them.who], window.reads[them.who], held, cast, window)
+        held, x = np.isin(them.who, window.held), window.x[:, them.who]
+        came = them.who[self.gpus.job[them.who] != them.number]
+        self.silent.take(them.who, came, cast.by_job_and_model, x)
+        return self._suspects(self.gpus, them, x, window.reads[them.who], held, cast, window) + self._silent(
+            cast, window
+        )
+
+    def _silent(self, cast: _Cast, window: _Window) -> list[Suspect]:
+        them, found = cast.by_gpu, []
+        x, more, share = window.x[:, them.who], self.gpus.work_moved(them.who), self._config.effect_share
+        blamed = self.silent.blamed(
+            cast.jobs, window.histories, them.who, cast.by_job_and_model, x, more, them.job, share
+        )
+        for job, one in blamed:
+            effect = window.histories[job.job_id].effect((1 << SINCE) - 1, SINCE + 1, 0.0)
+            if effect is None or effect.slower < share:
+                continue
+            place = int(np.searchsorted(them.who, one.gpu))
+            found.append(
+                Suspect(
+                    job=job,
+                    entity=self._layout.entity(one.gpu),
+                    gpus=np.array([one.gpu]),
+                    how=SILENT,
+                    lag=effect.slower,
+                    since=max(window.begun - 1000 * WINDOW_S * (SINCE - 1), job.start),
+                    looks=SINCE,
+                    odd=SINCE,
+                    crowd=1,
+                    sure=True,
+                    clock=1.0,
+                    own=np.exp(x[:, place]),
+                    peers=np.exp(cast.by_job_and_model.medians(x)[0][:, cast.by_job_and_model.group[place]]),
+                    by_chance=f"{one.deviations:.0f} deviations of its peers'",
+                    effect=effect,
+                    silent=one,
+                )
+            )
+        return found
 
     def _nodes_look(self, cast: _Cast, window: _Window) -> list[Suspect]:
         them = cast.by_node

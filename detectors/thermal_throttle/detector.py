@@ -58,6 +58,9 @@ _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
 _ALARM_MS: Final = 3_600_000
 """Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
+_COSTS: Final = 0.9
+"""Of its peers' clock: a tenth of a job's work is an effect. Chips of a model differ by half of that; it is noted."""
+_HARMLESS: Final = "harmless"
 
 
 class ThermalThrottle:
@@ -162,9 +165,15 @@ class ThermalThrottle:
         sure = fresh_ones[self._held_for(fresh_ones, _ALONE_S) & self._sure(fresh_ones)]
         return [
             finding
-            for gpu in sure.tolist()
-            for finding in self._fire(now, node, gpu, np.array([gpu]), mates, None, fresh)
+            for gpu, costs in zip(sure.tolist(), self._costs(now, sure).tolist(), strict=True)
+            for finding in self._fire(now, node, gpu, np.array([gpu]), mates, None, fresh, harmless=not costs)
         ]
+
+    def _costs(self, now: Instant, those: IntArray) -> BoolArray:
+        """Return which of some GPUs are slower for it by what their jobs may feel, (n,), or read no clock."""
+        peers = self._gpus.lacks(those, now)[0]
+        usual = np.where(np.isfinite(peers), peers, self._gpus.usual["clock"].level[those])
+        return np.asarray(~(self._gpus.clock[those] > _COSTS * usual))
 
     def _held_for(self, gpus: IntArray, seconds: float) -> BoolArray:
         enough = self._heat.spent_ms[gpus] >= seconds * 1000 - 1000  # less the jitter of scrapes
@@ -175,8 +184,9 @@ class ThermalThrottle:
         return np.asarray(self._heat.stated[gpus] | self._heat.plain[gpus] | self._gpus.improbable(gpus))
 
     def _fire(
-        self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray
-    ) -> list[Finding]:
+        self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray,
+        *, harmless: bool = False,
+    ) -> list[Finding]:  # fmt: skip
         whole, layout = gpu == WHOLE_NODE, self._gpus.layout
         inlet, usual_inlet = self._cooling.inlet(node)
         case = Case(
@@ -197,12 +207,13 @@ class ThermalThrottle:
             layout.named(node, gpu),
             gpu=gpu,
             started_at=min(now, self._onset(held, alarm)),
-            severity="page",
+            severity="info" if harmless else "page",
             score=score(case),
             summary=summary(self._gpus, self._heat, case, whole=whole),
             action=action(case, whole=whole),
             evidence=evidence(self._gpus, self._heat, case),
-            memo={"again": self._book.returned(now, _FAULT, layout.named(node, gpu))},
+            aspect=_HARMLESS if harmless else "",
+            memo={"again": not harmless and self._book.returned(now, _FAULT, layout.named(node, gpu))},
         )
 
     def _onset(self, held: IntArray, alarm: Alarm | None) -> Instant:
