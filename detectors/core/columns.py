@@ -34,9 +34,16 @@ def column(blank: float, rows: int | None = None, *, dtype: Any = None) -> Any:
 
 def keep_known(kept: NDArray[np.float64], where: Any, value: NDArray[np.float64]) -> None:
     """Put readings (n,) into a column, at an index of n of its places; NaN leaves what was there."""
-    known = np.isfinite(value)
-    if seen := np.count_nonzero(known):
-        kept[where] = value if seen == len(known) else np.where(known, value, kept[where])
+    put(kept, where, value, np.isfinite(value))
+
+
+def put(kept: NDArray[Any], where: Any, values: NDArray[Any], those: NDArray[np.bool_]) -> None:
+    """Put `those` (n,) of some values (n,) into a column, at an index of n of its places; the rest stays as it was."""
+    some = np.count_nonzero(those)
+    if some == len(those):
+        kept[where] = values
+    elif some:
+        kept[where] = np.where(those, values, kept[where])
 
 
 class Columns(Kept):

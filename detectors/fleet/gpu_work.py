@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.core.columns import Columns, column, put
 from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.energy import Draw
@@ -30,6 +30,7 @@ _STEP: Final = 0.05
 """How far one reading at work moves what is usual: twenty of them make it."""
 _UP: Final = 0.3
 """The same of a power that is higher: who waits at first is not to be taken for at work for long."""
+_ALL: Final[Any] = slice(None)
 _LATELY_MS: Final = 120_000
 """Two scrapes at 60 s; a checkpoint or an evaluation proves nothing either way."""
 
@@ -58,26 +59,27 @@ class GpuWork(Columns):
         self.grow(batch.reach)
         for tick, here in batch.ticks():
             where, at = batch.index(here, len(self)), batch.at[tick, here]
-            read, util = self.profiled[where], reported(batch, _UTIL, tick, here)
+            profiled, util = self.profiled[where], reported(batch, _UTIL, tick, here)
+            read, works = np.zeros((2, len(at)), bool)
             if TENSOR in batch.sound:
                 tensor = reported(batch, TENSOR, tick, here, most=1.0)
-                anew = np.isfinite(tensor) & ~read
+                read = np.isfinite(tensor)
+                anew = read & ~profiled
                 if np.count_nonzero(anew):
                     self.level[where] = np.where(anew, np.nan, self.level[where])
-                self._note(where, at, tensor, self._computes(where, tensor))
-                self.profiled[where] = read = read | np.isfinite(tensor)
-            if not read.all() and _UTIL in batch.sound:
-                some = np.arange(len(batch.entities))[here][~read]
-                gpus = batch.entities[some]
-                power, used = (reported(batch, name, tick, some) for name in (_POWER, _ENERGY))
-                stands = (used > 0) & (used == self.draw.meter.used[gpus])
-                power = np.where(stands, np.nan, self.draw.power(gpus, at[~read], used, power))  # a copy shows no work
-                self._note(gpus, at[~read], power, self._draws(gpus, power, util[~read]))
-            self.spins[where] = (util >= SPINNING_PERCENT) & (self.at[where] == at) & (self.worked_at[where] < at)
-
-    def _note(self, gpus: Any, at: IntArray, read: FloatArray, works: BoolArray) -> None:
-        self.at[gpus] = np.where(np.isfinite(read), at, self.at[gpus])
-        self.worked_at[gpus] = np.where(works, at, self.worked_at[gpus])
+                works = self._computes(where, tensor)
+                self.profiled[where] = profiled = profiled | read
+            if not profiled.all() and _UTIL in batch.sound:
+                gpus, some = where, _ALL  # as mostly nobody's tensor cores are read, or everybody's
+                if np.count_nonzero(profiled):
+                    some = ~profiled
+                    gpus = batch.entities[here][some]
+                power, used = (reported(batch, name, tick, here)[some] for name in (_POWER, _ENERGY))
+                power = self.draw.power(gpus, at[some], used, power, strictly=True)  # a copy shows no work
+                read[some], works[some] = np.isfinite(power), self._draws(gpus, power, util[some])
+            put(self.at, where, at, read)
+            put(self.worked_at, where, at, works)
+            self.spins[where] = (util >= SPINNING_PERCENT) & read & ~works
 
     def _computes(self, gpus: Any, tensor: FloatArray) -> BoolArray:
         level = self.level[gpus]
@@ -86,13 +88,16 @@ class GpuWork(Columns):
         self.level[gpus] = np.where(works, moved, level)
         return works
 
-    def _draws(self, gpus: IntArray, power: FloatArray, util: FloatArray) -> BoolArray:
+    def _draws(self, gpus: Any, power: FloatArray, util: FloatArray) -> BoolArray:
         """Return which GPUs work by what they draw; what idles forgets what is usual, as another job may draw less."""
         usual = self.level[gpus]
         works: BoolArray = (util >= _BUSY_PERCENT) & ~(power < SPINS * usual) & np.isfinite(power)
-        moved = usual + np.where(power > usual, _UP, _STEP) * (power - usual)
-        moved = np.where(util < _BUSY_PERCENT, (1 - _STEP) * usual, np.where(works, moved, usual))
-        self.level[gpus] = np.where(np.isnan(usual) & works, power, moved)
+        more, idle = power - usual, util < _BUSY_PERCENT
+        moved = usual + np.maximum(_UP * more, _STEP * more)  # up by more, as `_UP` is the greater
+        np.copyto(moved, usual, where=~works)
+        np.copyto(moved, (1 - _STEP) * usual, where=idle)
+        np.copyto(moved, power, where=np.isnan(usual) & works)
+        self.level[gpus] = moved
         return works
 
     def goes_on(self, job: Job, since: Instant, now: Instant, share: float) -> bool:

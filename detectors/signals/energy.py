@@ -58,11 +58,14 @@ class Draw(Columns):
         super().__init__()
         self.meter = Meter()
 
-    def power(self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray) -> FloatArray:
+    def power(
+        self, gpus: Any, at: IntArray, used: FloatArray, watts: FloatArray, *, strictly: bool = False
+    ) -> FloatArray:
         """Return the power (W) of each of `gpus`, an index of n, since the reading before, by the energy `used` (mJ).
 
         A reading of power, `watts`, is a moment of a step, and may be the same one for minutes. It counts where no
-        energy is read, or none that grows; NaN where the reading before is repeated.
+        energy is read, or none that grows; NaN where the reading before is repeated. `strictly` any energy but 0 that
+        is repeated is a copy, though none has grown yet.
         """
         mean = self.meter.power(gpus, at, used)
         grows = mean > 0
@@ -71,4 +74,6 @@ class Draw(Columns):
             return mean
         metered = self.metered[gpus] | grows
         self.metered[gpus] = metered
-        return np.where(metered & (mean == 0), np.nan, np.where(grows, mean, watts))
+        copied = mean == 0
+        copied &= metered | (used > 0) if strictly else metered
+        return np.where(copied, np.nan, np.where(grows, mean, watts))
