@@ -9,7 +9,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray, index_of
 from detectors.core.columns import Columns, column
-from detectors.core.statistics import stable_order
+from detectors.core.statistics import clamp, stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -199,9 +199,8 @@ class Habit(Columns):
         young = learnt < 10 * spent
         if np.count_nonzero(young):
             reach[young] = np.inf
-        moved = value - level
-        off = np.minimum(np.abs(moved), reach)
-        return level + weight * np.copysign(off, moved), spread + weight * (off - spread), np.minimum(after, 1e9)
+        moved = clamp(value - level, -reach, reach)
+        return level + weight * moved, spread + weight * (np.abs(moved) - spread), np.minimum(after, 1e9)
 
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""
