@@ -27,6 +27,7 @@ LEAST_READINGS: Final = 9
 """Policy of silence: more in a row than the 3 to 8 scrapes that other clusters usually lose."""
 REBOOT_MS: Final = 900_000
 """Physics: a server with eight GPUs boots within a quarter of an hour; a silent node without work may be doing so."""
+_NOBODY: Final = np.empty(0, np.int64), np.empty(0)
 _STEP = 0.1
 """How far one gap can move an interval: a new cadence is learnt within ten readings, one outage moves it little."""
 _FEW: Final = 256
@@ -130,10 +131,12 @@ class Attendance(Columns):
         self.kind, self.axis = kind, kind if axis is None else axis
         self.readings = Readings().along(kind)
         self._looked: Instant = NEVER
-        self.late: IntArray = np.empty(0, np.int64)
+        self.late: IntArray = _NOBODY[0]
         """The owners whose gap before the newest readings exceeds jitter, mostly none."""
-        self.late_by: FloatArray = np.empty(0)
+        self.late_by: FloatArray = _NOBODY[1]
         """How many of its intervals the gap of each of these was."""
+        self._silent = False
+        """All gaps are NaN, as nobody was heard since the look before."""
         self._missed: tuple[Instant, FloatArray] | None = None
         """What `missed` returned since the last look, and for when: several ask the same."""
 
@@ -146,11 +149,12 @@ class Attendance(Columns):
         owners = len(readings) if owner is None else owners
         self.grow(owners)
         looked, self._looked, self._missed = self._looked, now, None
-        self.late, self.late_by = np.empty(0, np.int64), np.empty(0)
+        self.late, self.late_by = _NOBODY
         if not len(readings) or np.maximum.reduce(readings.last) <= looked:  # nobody was heard
-            self.gap = np.full(owners, np.nan)
+            if not self._silent:
+                self.gap, self._silent = np.full(owners, np.nan), True
             return
-        gaps = readings.look()
+        gaps, self._silent = readings.look(), False
         if owner is None:
             interval = self.gap = gaps
             self.last = readings.last.copy()
