@@ -99,7 +99,9 @@ class Counter(Columns):
         change, last = now - values[where], self.at.reshape(-1)
         moves, spent = change != 0, when - last[where]  # or nothing is known yet; mostly few
         moved = np.count_nonzero(moves)
-        self.spent_ms.reshape(-1)[where] += spent * (change >= 0) if moved else spent
+        if moved and np.count_nonzero(stays := change >= 0) < len(stays):
+            spent = spent * stays
+        self.spent_ms.reshape(-1)[where] += spent
         last[where] = when
         if not moved:
             return growth

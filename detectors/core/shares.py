@@ -91,8 +91,7 @@ class Shares(Columns):
         """Take one reading (n,) of each of `entities`, an index of n of them that are at work: what it carried (NaN:
         unknown), how busy it was.
         """
-        known = carried > 0
-        before, value = self.sum[entities], np.where(known, carried, 0.0)
+        known, before, value = carried > 0, self.sum[entities], np.fmax(carried, 0.0)
         self.sum[entities] = np.maximum(before, value) if self._peaks else before + value
         self.work[entities] += np.where(known, work, 0.0)
         self.readings[entities] += known

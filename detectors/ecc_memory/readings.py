@@ -61,7 +61,7 @@ class MemoryReadings(Columns):
         unloads, so growth there repeats an old event.
         """
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        before = self.at[where].copy()
+        before = self.at[where]
         doubles = self._errors(batch, tick, here, where, "DBE", self.volatile_double)
         singles = self._errors(batch, tick, here, where, "SBE", self.volatile_single)
         reset = self._gauges(batch, tick, here, gpus, at) | ((before >= 0) & (at - before > _ABSENT_MS))

@@ -62,8 +62,7 @@ class LinkErrors(Columns):
     def take(self, batch: Batch, tick: int, here: Any) -> None:
         """Take one reading of each of the GPUs `here`."""
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        before, had = self.at[where].copy(), self.has[where].copy()
-        self.at[where] = at
+        before, had = self.at[where], self.has[where]
         away = (before >= 0) & (at - before > _AWAY_MS)
         total, has = np.zeros(len(gpus)), np.zeros(len(gpus), np.int8)
         for bit, name in enumerate(_COUNTED):
@@ -78,12 +77,12 @@ class LinkErrors(Columns):
                 self.replayed_at[gpus[more]] = at[more]
                 keep_known(self.replays, where, value)
         # A sum that lacks a counter it had is no reading; one that has another for the first time begins anew.
-        lacks = (has & had) != had
-        total[lacks | (has == 0)] = np.nan
-        counter = self.bursts.counter
-        other = np.flatnonzero(has != had)
-        counter.value[gpus[other[~lacks[other]]]] = np.nan
-        self.has[gpus[other]] |= has[other]
+        counter, other = self.bursts.counter, (has != had).nonzero()[0]
+        total[has == 0] = np.nan
+        if len(other):  # mostly none
+            lacks = (has[other] & had[other]) != had[other]
+            total[other[lacks]], counter.value[gpus[other[~lacks]]] = np.nan, np.nan
+            self.has[gpus[other]] |= has[other]
         fell = (total < counter.value[where]) | away
         counter.take(where, at, total)
         grown = np.zeros(len(gpus))
@@ -99,6 +98,7 @@ class LinkErrors(Columns):
             self.retrained_at[those[first]] = onset[first]
             self.retrained[those] += grown[came]
             self.retrained_last[those] = at[came]
+        self.at[where] = at
 
     def signs(self, now: Instant, nodes: int, held: BoolArray) -> tuple[IntArray, IntArray]:
         """At a point of the grid: return the GPUs whose errors make a finding, and since when each."""

@@ -63,8 +63,8 @@ class Links(Columns):
         if np.count_nonzero(unsaid):
             engine = reported(batch, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", tick, here)
             busy |= unsaid & ((engine >= _BUSY_ENGINE) | (moved >= _BUSY_BYTES))
-        before = self.at[where].copy()
-        elapsed = (at - before) * (before >= 0)
+        before = self.at[where]
+        elapsed = np.where(before >= 0, at - before, 0)
         away = np.flatnonzero(elapsed > _AWAY_MS)
         self.returned_at[gpus[away]] = at[away]
         self.at[where], self.busy[where] = at, busy

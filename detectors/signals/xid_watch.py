@@ -91,13 +91,15 @@ class XidWatch(Kept):
         """Take one tick of readings of GPUs that there is room for: the gauge and the counters."""
         at, gauge, where = batch.at[tick, here], self._gauge, batch.index(here, len(self._gauge))
         self.take_gauge(where, at, reported(batch, XID_FIELD, tick, here))
-        counted = [name for name in batch.sound if name in self._counters]
-        for name in counted:
+        reports = not self._counters.keys().isdisjoint(batch.sound)  # mostly nobody does
+        for name in [name for name in batch.sound if name in self._counters] if reports else ():
             values = reported(batch, name, tick, here)
             for place in np.flatnonzero(values >= 1).tolist():
                 self._count(int(batch.entities[here][place]), name, int(at[place]), float(values[place]))
         before = gauge.heard_at[where]
-        if np.minimum.reduce(before, initial=0) < 0 or np.maximum.reduce(at - before, initial=0) > SAME_MS:
+        latest = np.maximum.reduce(at, initial=0)
+        least = np.minimum.reduce(before, initial=latest)
+        if least < 0 or latest - least > SAME_MS:  # else nobody's gap can be so long
             began = (before < 0) | (at - before > SAME_MS)
             gauge.heard_since[batch.entities[here][began]] = at[began]
         gauge.heard_at[where] = at

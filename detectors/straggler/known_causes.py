@@ -137,7 +137,8 @@ class KnownCauses(Columns):
         moved, drawn = mean + moves * busy * (clock - mean), drawn + moves * (watts - drawn)
         for middle, value in ((moved, clock), (drawn, watts)):
             first = np.isnan(middle)
-            middle[first] = value[first]
+            if np.count_nonzero(first):
+                middle[first] = value[first]
         gen, lanes = of("DCGM_FI_DEV_PCIE_LINK_GEN"), of("DCGM_FI_DEV_PCIE_LINK_WIDTH")
         carries = np.where(busy, _LANE.take(np.minimum(np.fmax(gen, 0), 16).astype(np.int64)) * lanes, np.nan)
         crc = of(f"{_NVLINK}CRC_FLIT_ERROR_COUNT_TOTAL")
@@ -161,7 +162,7 @@ class KnownCauses(Columns):
         if np.count_nonzero(capped):
             self.capped_at[gpus[capped]] = at[capped]
         heat = of("DCGM_FI_DEV_GPU_TEMP")
-        chip, memory = self._warmest[:, where]
+        chip, memory = (warmest[where] for warmest in self._warmest)
         hot = (heat >= chip) | (of("DCGM_FI_DEV_MEMORY_TEMP") >= memory)
         if np.count_nonzero(hot):
             self.hot_at[gpus[hot]] = at[hot]
