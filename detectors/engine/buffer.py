@@ -253,7 +253,8 @@ class RowBuffer:
         merged = blocks[0] if len(blocks) == 1 else _Block.joined(blocks)
         entities = self._entities(merged.keys)
         order = stable_order(entities)
-        if np.count_nonzero(np.diff(entities[order]) == 0):  # several rows of one
+        ascend = not np.count_nonzero(entities[1:] <= entities[:-1])  # as mostly: a row of each, one after the other
+        if not ascend and np.count_nonzero(np.diff(entities[order]) == 0):  # several rows of one
             order = stable_order(merged.times)
             order = order[stable_order(entities[order])]  # of equal ones the first to come stays the first
             again = (np.diff(merged.times[order]) == 0) & (np.diff(entities[order]) == 0)
