@@ -70,11 +70,12 @@ class RowBuffer:
         """Their plausible readings, of each field that any of them reports: found once for all stretches."""
         self._by_entity = np.empty(0, np.int64)
         """Which of `_rows` comes first, second, ...; by entity and time."""
-        self._order = np.empty(0, np.int64)
-        """The same by time; before `_start` they were handed out."""
-        self._times = np.empty(0, np.int64)
-        """Their times in that order."""
+        self._by_time: tuple[IntArray, IntArray] | None = None
+        """The same by time, and their times, once it is asked for: mostly all are handed out at once."""
+        self._newest: Instant = 0
+        """The time of the last of them."""
         self._start = 0
+        """So many of them were handed out, by time."""
         self._came: list[_Block] = []
         self._hits: dict[tuple[str, int], IntArray] = {}
         """Where in that order a field has one of some bits set, as far as it was asked."""
@@ -83,12 +84,12 @@ class RowBuffer:
 
     def __len__(self) -> int:
         """Return how many rows wait, rows that came twice included."""
-        return len(self._order) - self._start + sum(len(block.times) for block in self._came)
+        return len(self._by_entity) - self._start + sum(len(block.times) for block in self._came)
 
     @property
     def waiting_bytes(self) -> int:
         """What the rows that wait take in memory, about: of those in order so much as are not handed out."""
-        waiting = len(self._order) - self._start
+        waiting = len(self._by_entity) - self._start
         more = sum(own.nbytes for name, own in self._sound.items() if own is not self._rows.values[name])
         settled = (self._rows.nbytes + more) * waiting // max(1, len(self._rows.times))
         return settled + sum(block.nbytes for block in self._came)
@@ -112,7 +113,7 @@ class RowBuffer:
     def first(self) -> Instant | None:
         """Return the time of the earliest row that waits."""
         self._settle()
-        return int(self._times[self._start]) if self._start < len(self._times) else None
+        return int(self._in_order()[1][self._start]) if self._start < len(self._by_entity) else None
 
     def first_with(self, field: str, bits: int, upto: Instant) -> Instant | None:
         """Return the time of the earliest row up to `upto` whose `field` has one of `bits` set; None if none has."""
@@ -123,37 +124,50 @@ class RowBuffer:
             if field in self._sound and np.count_nonzero(self._sound[field] >= (bits & -bits)):
                 having = known_or(self._sound[field], 0.0).astype(np.int64) & bits
                 if np.count_nonzero(having):
-                    hits = np.flatnonzero(having[self._order])
+                    hits = np.flatnonzero(having[self._in_order()[0]])
             self._hits[field, bits] = hits
         if not len(hits):
             return None
         coming = int(hits.searchsorted(self._start))
         if coming == len(hits):
             return None
-        first = int(self._times[hits[coming]])
+        first = int(self._in_order()[1][hits[coming]])
         return first if first <= upto else None
 
     def hand_out(self, upto: Instant, fleet: Fleet) -> Batch | None:
         """Return the rows with a time up to `upto` as a batch, and forget them; None if there are none."""
         self._settle()
-        start, stop = self._start, int(self._times.searchsorted(upto, side="right"))
+        start, count = self._start, len(self._by_entity)
+        if start == count:
+            return None
+        if start == 0 and self._newest <= upto:  # as mostly: then they need not be sorted
+            self._start, self.latest = count, self._newest
+            return self._batch(self._by_entity, fleet)
+        order, times = self._in_order()
+        stop = int(times.searchsorted(upto, side="right"))
         if stop <= start:
             return None
-        self._start = stop
-        self.latest = int(self._times[stop - 1])
-        whole = stop - start == len(self._times)  # as mostly: then they need not be sorted by entity again
-        return self._batch(self._by_entity if whole else self._order[start:stop], fleet)
+        self._start, self.latest = stop, int(times[stop - 1])
+        return self._batch(order[start:stop], fleet)
+
+    def _in_order(self) -> tuple[IntArray, IntArray]:
+        """Return which of `_rows` comes first, second, ...; by time and entity; and their times in that order."""
+        if self._by_time is None:
+            order = self._by_entity[stable_order(self._rows.times[self._by_entity])]
+            self._by_time = order, self._rows.times[order]
+        return self._by_time
+
+    def _waiting(self) -> IntArray:
+        """Return which of `_rows` were not handed out, in order."""
+        return self._in_order()[0][self._start :] if self._start < len(self._by_entity) else self._by_entity[:0]
 
     def _batch(self, rows: IntArray, fleet: Fleet) -> Batch:
-        entities = self._enter(rows, fleet)
+        which = _stretch(rows)
+        entities = self._enter(which, fleet)
         ascend = not np.count_nonzero(entities[1:] <= entities[:-1])
         if not ascend:
             order = stable_order(entities)  # an entity's rows are in order of time, and stay so
-            entities, rows = entities[order], rows[order]
-        # Mostly the rows came by entity: they are then one stretch, and need no copy.
-        first_row, last_row = int(rows[0]), int(rows[-1])
-        stretch = last_row - first_row == len(rows) - 1 and not np.count_nonzero(rows[1:] - rows[:-1] != 1)
-        which: Any = slice(first_row, last_row + 1) if stretch else rows
+            entities, which = entities[order], _stretch(rows[order])
         begins = np.ones(len(entities), bool)
         if not ascend:
             np.not_equal(entities[1:], entities[:-1], out=begins[1:])
@@ -198,7 +212,7 @@ class RowBuffer:
         blank, lacking = dict.fromkeys(self.fields, none), dict.fromkeys(self.fields, never)
         return Batch(self.kind, entities, at, present, blank | values, lacking | valid, sound)
 
-    def _enter(self, rows: IntArray, fleet: Fleet) -> IntArray:
+    def _enter(self, rows: Any, fleet: Fleet) -> IntArray:
         every = self._rows.keys[rows]
         index = self._fleet_index[every]
         if np.count_nonzero(index < 0):
@@ -248,7 +262,7 @@ class RowBuffer:
         """Put what came since into order, without what came twice."""
         if not self._came:
             return
-        rest = self._order[self._start :]
+        rest = self._waiting()
         blocks = [self._rows.take(rest), *self._came] if len(rest) else self._came
         merged = blocks[0] if len(blocks) == 1 else _Block.joined(blocks)
         entities = self._entities(merged.keys)
@@ -271,9 +285,8 @@ class RowBuffer:
 
     def _hold(self, rows: _Block, by_entity: IntArray) -> None:
         """Go on with these rows, of which none was handed out."""
-        self._rows, self._by_entity = rows, by_entity
-        self._order = by_entity[stable_order(rows.times[by_entity])]
-        self._times = rows.times[self._order]
+        self._rows, self._by_entity, self._by_time = rows, by_entity, None
+        self._newest = int(np.maximum.reduce(rows.times)) if len(rows.times) else 0
         here = (name for name in sorted(rows.values) if np.count_nonzero(rows.valid[name]))
         self._sound = {name: plausible(rows.values[name], rows.valid[name]) for name in here}
         self._start = 0
@@ -297,7 +310,7 @@ class RowBuffer:
     def snapshot(self) -> tuple[list[EntityKey], dict[str, NDArray[Any]]]:
         """Return the names of the entities, and the rows that wait as arrays."""
         self._settle()
-        waiting = self._order[self._start :]
+        waiting = self._waiting()
         waiting = waiting[stable_order(self._rows.keys[waiting])]
         rest = self._rows.take(waiting[stable_order(self._rows.times[waiting])])
         index = self._fleet_index[: len(self._names)]
@@ -337,6 +350,13 @@ def _completed(block: _Block, order: IntArray, once: BoolArray) -> _Block:
             values[name][whole[new]] = values[name][part[new]]
             known[whole[new]] = True
     return _Block(block.times, block.keys, values, valid)
+
+
+def _stretch(rows: IntArray) -> Any:
+    """Return some rows (n,) as an index: mostly they came by entity and are one stretch, which needs no copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    whole = last - first == len(rows) - 1 and not np.count_nonzero(rows[1:] - rows[:-1] != 1)
+    return slice(first, last + 1) if whole else rows
 
 
 def _name(categories: tuple[tuple[str | int, ...], ...], combined: int) -> EntityKey:
