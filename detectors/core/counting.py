@@ -181,15 +181,18 @@ class Bursts(Columns):
         self.counter.grow(count)
         self.evidence.grow(count)
 
+    def due(self, now: Instant) -> bool:
+        """Return whether a look is due at a point of the grid."""
+        return now // LOOK_MS > self._looked
+
     def look(self, now: Instant, nodes: int, held: BoolArray) -> bool:
         """At a point of the grid: if a look is due, take it; `held` (count,) are those of which a finding is open.
 
         `nodes` is how many nodes the entities are of. Returns whether there was a look.
         """
-        number = now // LOOK_MS
-        if number <= self._looked:
+        if not self.due(now):
             return False
-        self._looked = number
+        self._looked = now // LOOK_MS
         those = np.flatnonzero(self.counter.spent_ms > 0)
         if not len(those):
             return True

@@ -96,6 +96,10 @@ class Shares(Columns):
         self.work[entities] += np.where(known, work, 0.0)
         self.readings[entities] += known
 
+    def due(self, now: Instant) -> bool:
+        """Return whether a look is due at a point of the grid."""
+        return self.count > 0 and now // LOOK_MS > self._looked
+
     def look(
         self, now: Instant, jobs: IntArray, place: IntArray, nodes: IntArray, held: BoolArray, patience: int = 0
     ) -> bool:
@@ -105,10 +109,9 @@ class Shares(Columns):
         whether a finding of it is open. Of several entities of a node that are low at once, or beside one that carries
         half as much again as usual, the first `patience` looks do not count: they share what is between them.
         """
-        number = now // LOOK_MS
-        if number <= self._looked or not self.count:
+        if not self.due(now):
             return False
-        self._looked = number
+        self._looked = now // LOOK_MS
         fresh = self.readings > 0
         if not fresh.any():
             return True

@@ -103,11 +103,12 @@ class Storms:
     def advance(self, now: Instant) -> list[Finding]:
         """At a point of the grid: return what is over, and what began."""
         single, found = self._single, self._calmed(now)
+        if not single.due(now):
+            return found
         held = np.zeros(len(single), bool)
         held[[entry.gpu for entry in self._book.cases(STORM) if not entry.aspect and entry.gpu >= 0]] = True
         read = np.flatnonzero(single.counter.spent_ms > 0)
-        if not single.look(now, len(self._layout.names), held):
-            return found
+        single.look(now, len(self._layout.names), held)
         self._bouts.look(read, single.now[read], held)
         self._part(now, held)
         beyond = single.beyond_chance()

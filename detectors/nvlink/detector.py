@@ -208,7 +208,8 @@ class Nvlink:
         gpus, onsets = self._errors.signs(now, len(layout.names), held)
         for gpu, onset in zip(gpus.tolist(), onsets.tolist(), strict=True):
             self._waiting.append(_Sign(layout.names[layout.node[gpu]], gpu, onset, now - _COALESCE_MS, "counters"))
-        if traffic.look(now, layout.jobs(), layout.gpu, layout.node, held):
+        if traffic.due(now):
+            traffic.look(now, layout.jobs(), layout.gpu, layout.node, held)
             for gpu in traffic.beyond_chance().tolist():
                 job = self._fleet.job_of(layout.names[layout.node[gpu]], int(layout.gpu[gpu]))
                 if job is None or job.inferred:

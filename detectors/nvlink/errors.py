@@ -104,7 +104,7 @@ class LinkErrors(Columns):
         """At a point of the grid: return the GPUs whose errors make a finding, and since when each."""
         bursts = self.bursts
         retrained = np.flatnonzero(self.retrained_at >= 0)
-        most = 2 * len(retrained) > max(int(np.count_nonzero(self.recoveries.at >= 0)), 4)
+        most = len(retrained) > 2 and 2 * len(retrained) > int(np.count_nonzero(self.recoveries.at >= 0))
         errors = bursts.recent[retrained] + bursts.counter.grown[retrained]
         lasted = self.retrained_last[retrained] - self.retrained_at[retrained]
         again = self.retrained[retrained] >= np.where(lasted <= _AT_ONCE_MS, _TIMES - 1, _TIMES)

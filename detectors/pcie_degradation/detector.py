@@ -142,15 +142,17 @@ class PcieDegradation:
             found += self._of_xid(now, event)
         for gpu in self._links.suspects(now).tolist():
             signs.setdefault(gpu, []).append(_LINK)
-        counter = self._replays.counter
-        read = np.flatnonzero(counter.spent_ms > 0)
-        a_minute = 60_000 * counter.grown[read] / counter.spent_ms[read]
-        if self._replays.look(now, len(self._layout.names), held):
+        if self._replays.due(now):
+            counter = self._replays.counter
+            read = np.flatnonzero(counter.spent_ms > 0)
+            a_minute = 60_000 * counter.grown[read] / counter.spent_ms[read]
+            self._replays.look(now, len(self._layout.names), held)
             self._links.resend(now, read, a_minute)
             for gpu in self._resending():
                 signs.setdefault(gpu, []).append(_REPLAYS)
         layout = self._layout
-        if self._moved.look(now, layout.jobs(), layout.gpu, layout.node, held, _CONTENTION_LOOKS):
+        if self._moved.due(now):
+            self._moved.look(now, layout.jobs(), layout.gpu, layout.node, held, _CONTENTION_LOOKS)
             low = self._moved.beyond_chance()
             for gpu in low[self._moved.now[low] >= _FULL].tolist():
                 where = layout.entity(gpu)

@@ -123,8 +123,10 @@ class Links(Columns):
         """Return whose link has been low for long enough; nobody where most of the fleet's are: the topology is
         wrong.
         """
-        fresh = (self.at >= 0) & (now - self.at <= STALE_MS)
-        found = np.flatnonzero(fresh & (self.low_run >= _CONFIRM_READINGS) & (self.low_ms >= _CONFIRM_MS))
+        found = np.flatnonzero((self.low_run >= _CONFIRM_READINGS) & (self.low_ms >= _CONFIRM_MS))
+        if len(found):
+            fresh = (self.at >= 0) & (now - self.at <= STALE_MS)
+            found = found[fresh[found]]
         if len(found):
             known = fresh & self.busy & (np.isfinite(self.gen) | np.isfinite(self.width))
             low = (self.gen < self.should_gen) | (self.width < self.should_width)

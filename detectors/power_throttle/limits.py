@@ -65,7 +65,8 @@ class Limits(Columns):
             return
         for tick, here in batch.ticks():
             watts, at = power_limits(batch, tick, here), batch.at[tick, here]
-            keep_known(self.asked, batch.index(here, len(self)), reported(batch, ASKED_FOR, tick, here))
+            if ASKED_FOR in batch.sound:
+                keep_known(self.asked, batch.index(here, len(self)), reported(batch, ASKED_FOR, tick, here))
             stands = np.abs(self.enforced[batch.index(here, len(self))] - watts) < SAME_W
             moved = np.flatnonzero(~stands & (watts > 0) & (watts < _PLAUSIBLE_W))  # mostly none
             those = batch.entities[here][moved]
@@ -94,8 +95,11 @@ class Limits(Columns):
 
     def lowered(self, now: Instant, gpus: GpusAtWork) -> tuple[BoolArray, BoolArray]:
         """Return which GPUs' limits lie below their model's, (count,), and which of these nobody can have decided."""
-        known, lower = gpus.fresh(now) & np.isfinite(self.enforced), ~(self.enforced >= _LOWER * gpus.limit)
-        below, lower = np.zeros(self.count, bool), lower & known & (now - self.since >= _STANDS_MS)
+        below, lower = np.zeros(self.count, bool), ~(self.enforced >= _LOWER * gpus.limit)
+        if not np.count_nonzero(lower):  # as mostly
+            return below, below
+        known = gpus.fresh(now) & np.isfinite(self.enforced)
+        lower &= known & (now - self.since >= _STANDS_MS)
         if not np.count_nonzero(lower):
             return below, below
         for model in np.unique(gpus.model[lower]).tolist():

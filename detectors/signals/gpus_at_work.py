@@ -151,7 +151,8 @@ class GpusAtWork(Columns):
             "at": batch.at[tick, here],
         }
         gpus, silent = batch.index(here, self.count), unstated
-        columns["busy"] &= ~(np.isnan(util) & unstated & (columns["power"] < IDLE_POWER * self.limit[gpus]))
+        if np.count_nonzero(unsaid := np.isnan(util) & unstated):  # then its power says whether it is at work
+            columns["busy"] &= ~(unsaid & (columns["power"] < IDLE_POWER * self.limit[gpus]))
         speak: Any = slice(None)
         for name in ("clock", "power", "temp") if np.count_nonzero(unstated) else ():
             silent &= np.isnan(columns[name])
