@@ -9,7 +9,7 @@ import numpy as np
 
 from detectors.contract import FloatArray, IntArray, index_of
 from detectors.core.columns import Columns, column
-from detectors.core.statistics import clamp, stable_order
+from detectors.core.statistics import stable_order
 
 MAD_TO_SIGMA: Final = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -17,6 +17,8 @@ MEDIAN_ERROR: Final = 1.2533
 """The standard error of a median of normal values over that of their mean: the root of pi / 2."""
 _LARGE: Final = 16
 """Groups of more values are sorted one by one, the others side by side: values sort in less time than places."""
+_AT_ONCE: Final = 8192
+"""So many values stay in a core's cache from one step to the next: of more, parts are gone through one by one."""
 
 
 def group_medians(
@@ -194,13 +196,23 @@ class Habit(Columns):
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return what `level`, `spread` and `learnt_s` are after one `value` more, all of one shape."""
         after = learnt + spent
-        weight = np.minimum(spent / np.minimum(after, self._memory_s), 1.0)
-        reach = 3 * np.maximum(spread, 1e-3 * np.abs(level))
-        young = learnt < 10 * spent
-        if np.count_nonzero(young):
-            reach[young] = np.inf
-        moved = clamp(value - level, -reach, reach)
-        return level + weight * moved, spread + weight * (np.abs(moved) - spread), np.minimum(after, 1e9)
+        weight = spent / np.minimum(after, self._memory_s)
+        np.minimum(weight, 1.0, out=weight)
+        reach = np.abs(level)
+        reach *= 1e-3
+        np.maximum(spread, reach, out=reach)
+        reach *= 3
+        np.copyto(reach, np.inf, where=learnt < 10 * spent)
+        moved = value - level
+        np.minimum(moved, reach, out=moved)
+        np.maximum(moved, -reach, out=moved)
+        off = np.abs(moved)
+        off -= spread
+        off *= weight
+        off += spread
+        moved *= weight
+        moved += level
+        return moved, off, np.minimum(after, 1e9, out=after)
 
     def residual(self, entities: IntArray, values: FloatArray, floor: float | FloatArray) -> FloatArray:
         """Return by how many mean absolute deviations (at least `floor`) each value lies above its entity's level."""
@@ -217,6 +229,14 @@ def learn_together(
     if len(habits) == 1:
         habits[0].learn(entities, values[0], spent_s)
         return
+    spent = np.broadcast_to(spent_s, entities.shape)
+    step = _AT_ONCE // len(habits)
+    for start in range(0, len(entities), step):
+        part = slice(start, start + step)
+        _learn_part(habits, entities[part], values[:, part], spent[part])
+
+
+def _learn_part(habits: Sequence[Habit], entities: IntArray, values: FloatArray, spent: FloatArray) -> None:
     place = index_of(entities, len(habits[0]))
     level, spread, learnt = (
         np.array([getattr(habit, name)[place] for habit in habits]) for name in ("level", "spread", "learnt_s")
@@ -228,7 +248,7 @@ def learn_together(
     fresh = np.isnan(level)
     if np.count_nonzero(fresh):
         level[fresh] = value[fresh]
-    after = zip(*habits[0].learnt(level, spread, learnt, value, np.asarray(spent_s, float)), strict=True)
+    after = zip(*habits[0].learnt(level, spread, learnt, value, spent), strict=True)
     for row, (habit, learns) in enumerate(zip(habits, after, strict=True)):
         those, here = (place, slice(None)) if whole else (entities[known[row]], known[row])
         habit.level[those], habit.spread[those], habit.learnt_s[those] = (column[here] for column in learns)
