@@ -70,13 +70,13 @@ class ThrottledTime(Columns):
         if not np.count_nonzero(reported):
             return
         growth, elapsed = counted - self.value, at - self.at
-        moved, stood = reported & ((growth != 0) | (self.at < 0)), reported & (growth == 0) & (elapsed >= _HOLD_MS)
-        if not np.count_nonzero(moved | stood):
+        news = reported & ((growth != 0) | (elapsed >= _HOLD_MS) | (self.at < 0))
+        if not np.count_nonzero(news):
             return
-        known = ((moved & (growth > 0)) | stood) & (self.at >= 0) & (elapsed > 0)
+        known = news & (growth >= 0) & (self.at >= 0) & (elapsed > 0)
         np.divide(growth, elapsed * _NS_PER_MS, out=self.rate, where=known)
-        np.copyto(self.at, at, where=moved | stood)
-        np.copyto(self.value, counted, where=moved)
+        np.copyto(self.at, at, where=news)
+        np.copyto(self.value, counted, where=news)
         self.fastest = float(np.fmax.reduce(self.rate, axis=None, initial=self.fastest))
 
     @property
