@@ -129,6 +129,8 @@ class Congestion(BaseDetector):
         self._looked = now // _EVERY_MS
         if now % WINDOW_MS == 0:
             self._paces.close(now)
+        if not any(map(len, self._flows.values())):  # no port was ever read
+            return self._close(now)
         jobs, known = self._fabric.jobs(), self._known()
         slower = self._slower(now)
         for kind, flows in self._flows.items():

@@ -139,16 +139,16 @@ class Activity(_Readings):
             gpu, job = gpu[fresh], job[fresh]
         self._seen = gpu, job
         self.heard = np.bincount(job, minlength=count)
-        for name in FIELDS:
-            value = getattr(self._last, name).take(gpu)
+        latest = {name: getattr(self._last, name).take(gpu) for name in FIELDS}
+        for name, value in latest.items():
             known = np.isfinite(value)
-            of, heads = job, self.heard
+            of, read, heads = job, value, self.heard
             if np.count_nonzero(known) < len(value):
-                of, value = job[known], value[known]
+                of, read = job[known], value[known]
                 heads = np.bincount(of, minlength=count)
-            total = np.bincount(of, value, minlength=count)
+            total = np.bincount(of, read, minlength=count)
             setattr(self, name, np.where(heads > 0, total / np.maximum(heads, 1), np.nan))
-        util, power, level = self._last.util.take(gpu), self._last.power.take(gpu), self.power_level.take(job)
+        util, power, level = latest["util"], latest["power"], self.power_level.take(job)
         works = power >= _AS_BEFORE * level
         self.one_works = np.bincount(job[works], minlength=count) > 0
         rests = (util < _IDLE_PERCENT) | ((util >= SPINNING_PERCENT) & (power < SPINS * level))
@@ -156,7 +156,7 @@ class Activity(_Readings):
         self.busy[~(self._waiting() | self.idle())] = now
         free = np.zeros(len(gpu), bool)
         if np.count_nonzero(self.memory_level >= 0):
-            free = self._last.memory.take(gpu) < _FREED * self.memory_level.take(job)
+            free = latest["memory"] < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
 
     def one_node_works(self, number: int, now: Instant) -> bool:

@@ -58,6 +58,8 @@ _QUIET: Final = frozenset({"follow_on", "application", "information", "remap_rec
 """Classes of XIDs that explain no slowness."""
 _SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
+_GOES_ON_FROM: Final = (0, 3, 4, 5, 6, 7, 8)
+"""Rows of `KnownCauses.now` that the next reading is held against; heat and limit just follow it."""
 _REPLAYS, _RECOVERIES = f"{_NVLINK}REPLAY_ERROR_COUNT_TOTAL", f"{_NVLINK}RECOVERY_ERROR_COUNT_TOTAL"
 
 
@@ -124,8 +126,9 @@ class KnownCauses(Columns):
             return reported(batch, name, tick, here)
 
         gpus, at, where = batch.entities[here], batch.at[tick, here], batch.index(here, len(self))
-        once = [row[where] for row in self.now]
-        mean, _, _, once_carried, once_crc, once_retried, once_resent, drawn, allowed = once
+        mean, once_carried, once_crc, once_retried, once_resent, drawn, allowed = (
+            self.now[row][where] for row in _GOES_ON_FROM
+        )
         since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
@@ -158,8 +161,7 @@ class KnownCauses(Columns):
         cut = ~self.stated[where] & busy & (clock <= BY_TWO * self.peak[where])
         if np.count_nonzero(cut):  # a brake that comes and goes is not in the mean of a minute
             named |= cut
-        capped = reasons == SW_POWER_CAP
-        if np.count_nonzero(capped):
+        if len(capped := (reasons == SW_POWER_CAP).nonzero()[0]):
             self.capped_at[gpus[capped]] = at[capped]
         heat = of("DCGM_FI_DEV_GPU_TEMP")
         chip, memory = (warmest[where] for warmest in self._warmest)
@@ -170,9 +172,8 @@ class KnownCauses(Columns):
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
         allowed = np.fmax(allowed, limit)
         read = (moved, heat, limit, carried, crc, retries, resent, drawn, allowed)
-        for row, before, value in zip(self.now, once, read, strict=True):
-            if np.count_nonzero(value != before):  # most counts and limits stay what they are
-                keep_known(row, where, value)
+        for row, value in zip(self.now, read, strict=True):
+            keep_known(row, where, value)
         self.at[where] = at
 
     def extend(self) -> None:
