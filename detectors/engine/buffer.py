@@ -198,13 +198,14 @@ class RowBuffer:
         whole = every == present.size
         values, valid, sound = {}, {}, {}
         for name, plausibly in self._sound.items():  # mostly a tenth of the fields
+            values[name] = shaped(rows.values[name][which], 0)
+            if whole and plausibly is rows.values[name]:  # each row reports it
+                valid[name], sound[name] = present, values[name]
+                continue
             known = rows.valid[name][which]
             reported = np.count_nonzero(known)
-            values[name] = shaped(rows.values[name][which], 0)
             valid[name] = present if reported == every else shaped(known, 0)
-            if whole and plausibly is rows.values[name]:
-                sound[name] = values[name]
-            elif reported:
+            if reported:
                 sound[name] = shaped(plausibly[which], np.nan)
         at = shaped(rows.times[which], 0)
         for array in (entities, at, present, none, never, *values.values(), *valid.values(), *sound.values()):
@@ -213,7 +214,7 @@ class RowBuffer:
         return Batch(self.kind, entities, at, present, blank | values, lacking | valid, sound)
 
     def _enter(self, rows: Any, fleet: Fleet) -> IntArray:
-        every = self._rows.keys[rows]
+        every: IntArray = self._rows.keys[rows]
         index = self._fleet_index[every]
         if np.count_nonzero(index < 0):
             keys, first = np.unique(every[index < 0], return_index=True)
