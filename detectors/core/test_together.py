@@ -22,13 +22,14 @@ def test_standing_groups_have_the_medians_that_each_signal_has_alone(sizes: list
         np.testing.assert_array_equal(counts, [count for _, count in alone])
 
 
-def test_habits_that_learn_together_learn_what_each_learns_alone() -> None:
+@pytest.mark.parametrize("count", [8, 4000], ids=["few", "so many that they are learnt in parts"])
+def test_habits_that_learn_together_learn_what_each_learns_alone(count: int) -> None:
     chance = np.random.default_rng(9)
     together, alone = ([Habit(100.0) for _ in range(3)] for _ in range(2))
     for habit in (*together, *alone):
-        habit.grow(8)
+        habit.grow(count)
     for look in range(40):
-        entities = np.flatnonzero(chance.random(8) < 0.7)
+        entities = np.flatnonzero(chance.random(count) < 0.7)
         values = chance.normal(size=(3, len(entities)))
         if look % 2:
             values[chance.random(values.shape) < 0.3] = np.nan
