@@ -94,10 +94,10 @@ class Delivery:
         self._lanes[parcel.lane % len(self._lanes)].put(parcel)
 
     def has_room(self, timeout_s: float) -> bool:
-        """Return whether less than a batch is on its way; wait for that up to `timeout_s`."""
+        """Return whether less than half a batch is on its way; wait for that up to `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._outstanding < self._settings.batch_samples or self.failure is not None, timeout_s
+                lambda: 2 * self._outstanding < self._settings.batch_samples or self.failure is not None, timeout_s
             )
 
     def drained(self, timeout_s: float) -> bool:

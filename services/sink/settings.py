@@ -46,8 +46,9 @@ class SinkSettings(Connecting):
     """Most timestamps of one series in one request; 1 sends tick by tick."""
     lanes: int = Field(default=2, ge=1, le=16)
     """Requests on their way at once; a series always takes the same lane, so its samples stay in order."""
-    batch_samples: int = Field(default=300_000, ge=1)
-    """What is gathered from Kafka at most before it is encoded: bounds memory."""
+    batch_samples: int = Field(default=600_000, ge=1)
+    """What is gathered from Kafka at most before it is encoded: bounds memory. The larger it is, the more timestamps of
+    a series share a request, and the less each costs the target."""
     topology_wait_s: float = Field(default=2.0, ge=0)
     """How long a replay that nobody has announced yet is waited for before its rows are named without a topology."""
 

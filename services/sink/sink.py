@@ -31,6 +31,8 @@ SCHEMA_BYTES = 3_900
 """What a message of DCGM takes beside its readings (schema, names): from which follows about how many it holds."""
 SAMPLE_BYTES = 4
 COMMIT_EVERY_S = 0.5
+GATHER_MS = 10
+"""How long Kafka is waited for at a time while requests are on their way."""
 _DEAD_LETTER_BYTES = 500_000
 """Of one message: a whole refused request, with the labels of every sample, is more than Kafka takes."""
 _DEAD_LETTER_S = 2.0
@@ -100,14 +102,15 @@ class Sink:
             self._gathered.update(self._consumer.poll(timeout_ms=0))
             self._consumer.resume(*self._consumer.assignment())
             return self._gathered
-        # What is there is taken together, nothing more is waited for.
-        room, wait_ms = self._settings.batch_samples, 100
+        # What is there is taken together, and what comes until the lanes are free: nothing could be sent sooner.
+        room, wait_ms, due_s = self._settings.batch_samples, 100, time.monotonic() + COMMIT_EVERY_S
         while room > 0:
             most = max(1, min(POLL_RECORDS, int(room / self._record_samples)))
             polled = self._consumer.poll(timeout_ms=wait_ms, max_records=most)
-            if not polled:
+            waits = not self._delivery.drained(0.0) and time.monotonic() < due_s
+            if not polled and not waits:
                 break
-            wait_ms = 0
+            wait_ms = GATHER_MS if waits else 0
             for place, records in polled.items():
                 self._gathered.setdefault(place, []).extend(records)
                 samples = sum(max(1, (len(r.value or b"") - SCHEMA_BYTES) // SAMPLE_BYTES) for r in records)
