@@ -200,27 +200,29 @@ def _dense(rows: Rows, starts: Ints, numbers: Ints) -> Iterator[Samples]:
     counts = np.diff(starts, append=len(rows.times))
     for count in np.flatnonzero(np.bincount(counts)):
         chosen = np.flatnonzero(counts == count)
-        cells = starts[chosen][:, None] + np.arange(count)
-        # (entities, ticks, columns) to (entities, columns, ticks): a series' samples side by side.
-        values = rows.values[cells].transpose(0, 2, 1)
-        times = np.broadcast_to(rows.times[cells][:, None, :], values.shape)
+        cells = starts[chosen] + np.arange(count)[:, None]
+        # (ticks, entities, columns): rows are copied whole, and one tick of all series lies together.
+        values = rows.values[cells]
+        times = np.broadcast_to(rows.times[cells][:, :, None], values.shape)
         series = numbers[chosen]
         if rows.valid is None:
-            flat = (series.size, int(count))
-            yield Samples(series.reshape(-1), times.reshape(flat), values.reshape(flat))
+            flat = (int(count), series.size)
+            yield Samples(series.reshape(-1), times.reshape(flat).T, values.reshape(flat).T)
         else:
-            yield from _reported(series, times, values, rows.valid[cells].transpose(0, 2, 1))
+            yield from _reported(series, times, values, rows.valid[cells])
 
 
 def _reported(series: Ints, times: Ints, values: Floats, valid: NDArray[np.bool_]) -> Iterator[Samples]:
-    """Yield what was reported of (entities, columns, ticks), by how many ticks of a series were."""
-    reported = valid.sum(axis=2)
+    """Yield what was reported of (ticks, entities, columns), by how many ticks of a series were."""
+    reported = valid.sum(axis=0)
     for count in np.flatnonzero(np.bincount(reported.reshape(-1))):
         if count:
             chosen = reported == count
-            mask = valid[chosen]
-            shape = (int(chosen.sum()), int(count))
-            yield Samples(series[chosen], times[chosen][mask].reshape(shape), values[chosen][mask].reshape(shape))
+            mask = valid[:, chosen].T
+            shape = (len(mask), int(count))
+            yield Samples(
+                series[chosen], times[:, chosen].T[mask].reshape(shape), values[:, chosen].T[mask].reshape(shape)
+            )
 
 
 def in_order(blocks: list[Samples]) -> list[Samples]:
