@@ -93,6 +93,9 @@ def request(page: Page, parts: Iterable[Samples]) -> bytes:
 
 def _blocks(protocol: Protocol, lengths: Lengths, part: Samples) -> Iterator[Bytes]:
     local = part.series % PAGE_SERIES
+    if len(lengths.matrices) == 1:
+        yield _block(protocol, lengths.matrices[0][local], part.times, part.values)
+        return
     group = lengths.group[local]
     row = lengths.row[local]
     present = np.flatnonzero(np.bincount(group))

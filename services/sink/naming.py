@@ -87,7 +87,7 @@ class Naming:
         if self.stream.by_unit:
             unit = key[self.stream.entity.index("unit")]
             metric = self.stream.by_unit.get(unit, {}).get(column, metric)
-        return {"__name__": metric} | self.of_entity(key) | more
+        return {"__name__": metric, **self.of_entity(key), **more}
 
     def of_code(self, key: Key, column: str, code: int) -> Labels:
         """Return all labels of the series that stands for one code of a `code` column."""

@@ -5,7 +5,7 @@ only lays timestamps and values beside them.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,62 +47,57 @@ class Page:
     names: list[Mapping[str, str]] = field(default_factory=list)
     _encoded: list[bytes] = field(default_factory=list)
     _symbols: dict[str, bytes] = field(default_factory=lambda: {"": varint(0)})
-    _prelude: bytes | None = None
-    _lengths: Lengths | None = None
+    _pairs: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """Labels as they are encoded: most are those of many series."""
+    _laid: tuple[bytes, Lengths] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, labels: Mapping[str, str]) -> None:
-        """Add a series; labels are sorted by name as both protocols ask."""
-        with self._lock:
-            self.names.append(dict(sorted(labels.items())))
-            self._prelude = self._lengths = None
+        """Add a series."""
+        self.names.append(labels)
 
     def encoded(self) -> tuple[bytes, Lengths]:
         """Return what precedes the series in a request (v2: the symbol table), and the label bytes as matrices."""
         with self._lock:
-            for labels in self.names[len(self._encoded) :]:
-                pairs = list(labels.items())
-                self._encoded.append(self._refs(pairs) if self.protocol == "v2" else _strings(pairs))
-            return self._head(), self._matrices()
+            new = self.names[len(self._encoded) :]
+            if new or self._laid is None:
+                self._encoded += [self._labels(labels) for labels in new]
+                self._laid = self._head(), self._matrices()
+            return self._laid
 
     def _head(self) -> bytes:
-        if self._prelude is None:
-            # Tag 4 of io.prometheus.write.v2.Request, length-delimited.
-            self._prelude = (
-                b"".join(chunk(0x22, symbol.encode()) for symbol in self._symbols) if self.protocol == "v2" else b""
-            )
-        return self._prelude
+        # Tag 4 of io.prometheus.write.v2.Request, length-delimited.
+        return b"".join(chunk(0x22, symbol.encode()) for symbol in self._symbols) if self.protocol == "v2" else b""
 
     def _matrices(self) -> Lengths:
-        if self._lengths is None:
-            sizes = np.fromiter(map(len, self._encoded), np.int64, len(self._encoded))
-            found, group = np.unique(sizes, return_inverse=True)
-            row = np.empty(len(sizes), np.int64)
-            matrices = []
-            for number, size in enumerate(found):
-                members = np.flatnonzero(group == number)
-                row[members] = np.arange(len(members))
-                joined = b"".join(self._encoded[i] for i in members)
-                matrices.append(np.frombuffer(joined, np.uint8).reshape(len(members), int(size)))
-            self._lengths = Lengths(group.astype(np.int64), row, matrices)
-        return self._lengths
+        sizes = np.fromiter(map(len, self._encoded), np.int64, len(self._encoded))
+        found, group = np.unique(sizes, return_inverse=True)
+        row = np.empty(len(sizes), np.int64)
+        matrices = []
+        for number, size in enumerate(found):
+            members = np.flatnonzero(group == number)
+            row[members] = np.arange(len(members))
+            joined = b"".join(self._encoded[i] for i in members)
+            matrices.append(np.frombuffer(joined, np.uint8).reshape(len(members), int(size)))
+        return Lengths(group.astype(np.int64), row, matrices)
 
-    def _refs(self, pairs: Sequence[tuple[str, str]]) -> bytes:
-        symbols = self._symbols
-        refs = []
-        for pair in pairs:
-            for text in pair:
-                ref = symbols.get(text)
-                if ref is None:
-                    ref = symbols[text] = varint(len(symbols))
-                refs.append(ref)
+    def _labels(self, labels: Mapping[str, str]) -> bytes:
+        """Return the labels of a series, sorted by name as both protocols ask."""
+        encoded = []
+        for pair in sorted(labels.items()):
+            known = self._pairs.get(pair)
+            if known is None:
+                known = self._pairs[pair] = self._pair(*pair)
+            encoded.append(known)
         # Tag 1 of v2.TimeSeries: packed references into the symbol table.
-        return chunk(0x0A, b"".join(refs))
+        return chunk(0x0A, b"".join(encoded)) if self.protocol == "v2" else b"".join(encoded)
 
-
-def _strings(pairs: Sequence[tuple[str, str]]) -> bytes:
-    # Tag 1 of prometheus.TimeSeries: a Label of name (1) and value (2).
-    return b"".join(chunk(0x0A, chunk(0x0A, name.encode()) + chunk(0x12, value.encode())) for name, value in pairs)
+    def _pair(self, name: str, value: str) -> bytes:
+        if self.protocol == "v1":
+            # Tag 1 of prometheus.TimeSeries: a Label of name (1) and value (2).
+            return chunk(0x0A, chunk(0x0A, name.encode()) + chunk(0x12, value.encode()))
+        symbols = self._symbols
+        return b"".join(symbols.setdefault(text, varint(len(symbols))) for text in (name, value))
 
 
 class Catalogue:

@@ -163,7 +163,8 @@ class Sink:
         for series, times, values in zip(samples.series, samples.times, samples.values, strict=True):
             labels = parcel.page.names[int(series) % PAGE_SERIES]
             for at_ms, value in zip(times.tolist(), values.tolist(), strict=True):
-                lines.append(json.dumps({"labels": labels, "timestamp": format_time(at_ms), "value": value}))
+                line = {"labels": labels, "timestamp": format_time(at_ms), "value": value}
+                lines.append(json.dumps(line, sort_keys=True))
                 size += len(lines[-1])
                 if size >= _DEAD_LETTER_BYTES:
                     self._dead.send(last, words, "\n".join(lines).encode())
