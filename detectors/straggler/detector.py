@@ -59,6 +59,8 @@ _HARMLESS_LOOKS: Final = 15
 _HARMLESS: Final = "harmless"
 _SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
+_LEAST_LAG: Final = 0.75
+"""Of the effect: no job is slower by more than its slowest clock is. Both are measured, the lag at its least."""
 _FULL: Final = float(np.log(3))
 """More may not be seen of it: a GPU is active all the time at most, and those that wait are so for a fifth of it."""
 _WINDOW_MS: Final = 1000 * WINDOW_S
@@ -304,7 +306,8 @@ class Straggler(Kept):
         slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
         explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
         felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
-        return bool(felt and explained and max(one.lag, effect.slower) >= share)
+        least = _LEAST_LAG * share if one.how == SLOW_CLOCK else 0.0
+        return bool(felt and explained and max(one.lag, effect.slower) >= share and one.lag >= least)
 
     def _alarms(self) -> list[OpenCase]:
         """Return the open findings but those of what harms nobody: these last as long as the job."""
