@@ -2,11 +2,11 @@
 
 Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its
 own habit and with the others' (`ranks`, `rank_places`). Where they do not, DCGM's readings show who computes while the
-others wait (`readings`, `watch`), or whose power alone tells it from those that spin (`silent_chips`), and what the job
-lost by it: in its step times, else in its own activity (`job_pace`). On each the culprit's own shortfall must explain
-what the job loses. A node whose NIC came up at a lower speed than it had, while steps got longer, is one, too: all
-ranks wait as long for it (`slow_links`). What is odd and slows nobody is reported once, as information. Most GPUs of a
-node together are the node, and of one node there is one finding at a time.
+others wait (`readings`, `watch`), or whose power alone sets it apart from those that spin (`silent_chips`), and what
+the job lost by it: in its step times, else in its own activity (`job_pace`). On each the culprit's own shortfall must
+explain what the job loses. A node whose NIC came up at a lower speed than it had, while steps got longer, is one, too:
+all ranks wait as long for it (`slow_links`). What is odd and slows nobody is reported once, as information. Most GPUs
+of a node together are the node, and of one node there is one finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read, or another rank came to
 have less to do meanwhile. Nor is a rank that is the longest while steps are as ever; but who comes to be slow where all

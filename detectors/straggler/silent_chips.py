@@ -23,7 +23,7 @@ from detectors.straggler.job_pace import History
 from detectors.straggler.readings import BUSY, CLOCK, POWER, SPENT, UTIL
 
 SINCE: Final = 8
-"""Windows since the job is slower: so many means of minutes tell a twentieth of a GPU's power from its noise."""
+"""Windows since the job is slower: so many means of minutes show a twentieth of a GPU's power from its noise."""
 _GAP, _BEFORE = 1, 9
 _KEPT: Final = SINCE + _GAP + _BEFORE
 _FEWEST: Final = 8
