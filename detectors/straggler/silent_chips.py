@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from detectors.contract import FloatArray, IntArray
 from detectors.core.columns import Columns, column
 from detectors.core.residuals import MAD_TO_SIGMA, Groups
-from detectors.core.statistics import median_of
+from detectors.core.statistics import masked_median, median_of
 from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import History
 from detectors.straggler.readings import BUSY, CLOCK, POWER, SPENT, UTIL
@@ -99,9 +99,8 @@ class SilentChips(Columns):
         return found
 
     def _outside(self, who: IntArray, x: FloatArray, more: FloatArray, loss: float) -> Silent | None:
-        power = self.power[:, who].astype(np.float64)
-        with np.errstate(all="ignore"):
-            now, level = np.nanmedian(power[:SINCE], axis=0), np.nanmedian(power[SINCE + _GAP :], axis=0)
+        power = self.power[:, who].T.astype(np.float64)
+        now, level = (masked_median(part, np.isfinite(part)) for part in (power[:, :SINCE], power[:, SINCE + _GAP :]))
         spared = level - now
         known = np.flatnonzero(np.isfinite(spared))
         if len(known) < _FEWEST:
