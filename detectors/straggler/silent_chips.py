@@ -7,7 +7,7 @@ in how much of their power is for work, so that any slowdown of a job spreads th
 of what the others are spread by, alone, by a part of the job's loss that spinning explains.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,11 @@ class SilentChips(Columns):
     axis = "dcgm"
     power: NDArray[np.float16] = column(np.nan, _KEPT, dtype=np.float16)
 
+    def begin_afresh(self, name: str) -> None:
+        """Go on without the windows that older versions did not keep."""
+        if name != "count":  # that of none: room is made before a window is taken
+            super().begin_afresh(name)
+
     def take(self, who: IntArray, came: IntArray, peers: Groups, x: FloatArray) -> None:
         """Take a window's logarithms `x` (8, n) of GPUs `who` (n,), and forget what those did who `came` to a job."""
         drawn = np.where(np.isnan(x[SPENT]), x[POWER], x[SPENT])
@@ -78,12 +83,12 @@ class SilentChips(Columns):
 
     def blamed(
         self, jobs: Sequence[Job], histories: Mapping[str, History], who: IntArray, peers: Groups, x: FloatArray,
-        more: FloatArray, job: IntArray, share: float,
+        moved: Callable[[IntArray], FloatArray], job: IntArray, share: float,
     ) -> list[tuple[Job, Silent]]:  # fmt: skip
         """Return the silent chips of the jobs that have lost a `share` of their pace for eight windows.
 
-        `x` (8, n) is what `who` (n,) reads now, `more` (n,) by how much more work than before that is of late, `job`
-        (n,) the place of each one's among the `jobs`.
+        `x` (8, n) is what `who` (n,) reads now, `job` (n,) the place of each one's among the `jobs`; `moved` returns by
+        how much more work some do of late than before.
         """
         found = []
         for place, one in enumerate(jobs):
@@ -93,7 +98,7 @@ class SilentChips(Columns):
             mine = np.flatnonzero(job == place)
             for group in np.unique(peers.group[mine]).tolist():
                 among = mine[peers.group[mine] == group]
-                silent = self._outside(who[among], x[:, among], more[among], loss)
+                silent = self._outside(who[among], x[:, among], moved(who[among]), loss)
                 if silent is not None:
                     found.append((one, silent))
         return found

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from detectors.contract import FloatArray
+from detectors.engine.state import pack, unpack
+from detectors.fleet.fleet import Fleet
+from detectors.spec import configure
+from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CLOCK, POWER, TENSOR, UTIL, Slow, Training, from_to
 from detectors.straggler.test_detector import entities, run, since
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
@@ -66,3 +70,12 @@ def test_who_is_slow_by_that_for_good_is_one_finding_until_its_job_ends() -> Non
     lasting = replace(CHIP, slow=[Slow([FIRST], BEGUN_S, factor=1.18)], minutes=80, ends_s=4500)
     assert entities(lasting) == [ONLY]
     assert run(lasting)[-1].summary.endswith("its job has ended")
+
+
+def test_a_state_of_an_older_version_is_gone_on_with() -> None:
+    config, fleet = configure(Straggler.config_type, Straggler.spec, {}), Fleet({})
+    document, arrays = unpack(Straggler(config, fleet).snapshot())
+    rest = {name: value for name, value in document["rest"].items() if ".silent." not in name}
+    arrays = {name: array for name, array in arrays.items() if ".silent." not in name}
+    assert len(rest) < len(document["rest"])
+    Straggler.restore(config, fleet, pack(document | {"rest": rest}, arrays))

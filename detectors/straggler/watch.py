@@ -258,10 +258,9 @@ class Watch(Kept):
 
     def _silent(self, cast: _Cast, window: _Window) -> list[Suspect]:
         them, found = cast.by_gpu, []
-        x, more, share = window.x[:, them.who], self.gpus.work_moved(them.who), self._config.effect_share
-        blamed = self.silent.blamed(
-            cast.jobs, window.histories, them.who, cast.by_job_and_model, x, more, them.job, share
-        )
+        x, share, peers = window.x[:, them.who], self._config.effect_share, cast.by_job_and_model
+        moved = self.gpus.work_moved
+        blamed = self.silent.blamed(cast.jobs, window.histories, them.who, peers, x, moved, them.job, share)
         for job, one in blamed:
             effect = window.histories[job.job_id].effect((1 << SINCE) - 1, SINCE + 1, 0.0)
             if effect is None or effect.slower < share:
@@ -281,7 +280,7 @@ class Watch(Kept):
                     sure=True,
                     clock=1.0,
                     own=np.exp(x[:, place]),
-                    peers=np.exp(cast.by_job_and_model.medians(x)[0][:, cast.by_job_and_model.group[place]]),
+                    peers=np.exp(peers.medians(x)[0][:, peers.group[place]]),
                     by_chance=f"{one.deviations:.0f} deviations of its peers'",
                     effect=effect,
                     silent=one,
