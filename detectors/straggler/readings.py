@@ -208,8 +208,9 @@ class Readings(Comparison):
 
     def work_moved(self, who: IntArray) -> FloatArray:
         """Return by how much more work some do of late than they used to, beside their peers, (n,), a logarithm."""
-        moved = (self.more[:, who] - self.always[:, who]).T.astype(np.float64)
-        return masked_median(moved, np.isfinite(moved))
+        more, always = (of[:, who].T.astype(np.float64) for of in (self.more, self.always))
+        known = np.isfinite(more) & np.isfinite(always)
+        return masked_median(np.where(known, more, 0.0) - np.where(known, always, 0.0), known)
 
     def _judge(self, apart: FloatArray, among: FloatArray, z: FloatArray, _usual: FloatArray, look: Look) -> Verdict:
         ways = len(self.echoes)
