@@ -27,6 +27,8 @@ _LONG_STEP_MS = 20_000.0
 """Of a job with longer steps, five of them make its level: else the wait for one that never ends would become usual."""
 _WORKING = 0.75
 """Of the power in steps: GPUs that wait in a collective draw a third to a half, an evaluation nearly all of it."""
+_COMPUTES_NOTHING = 0.85
+"""Of it, at most, where tensor cores do nothing any more: chips differ in what they draw besides."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
 _IDLE_PERCENT = 10.0
@@ -213,8 +215,15 @@ class Activity(_Readings):
         """Return which jobs' GPUs draw nearly what they do in steps, or compute half as much; a job that was never seen
         works as it ever did.
         """
-        works: BoolArray = self.power >= _WORKING * np.where(np.isnan(self.power_level), 0.0, self.power_level)
+        works: BoolArray = self.power >= self._least_at_work() * np.where(
+            np.isnan(self.power_level), 0.0, self.power_level
+        )
         return works | (self.tensor >= _COMPUTES * self.tensor_level)
+
+    def _least_at_work(self) -> FloatArray:
+        """Return what part of the power that they draw in steps jobs' GPUs draw at least while they compute."""
+        nothing = (self.tensor < _NO_TENSOR * self.tensor_level) & (self.util >= SPINNING_PERCENT)
+        return np.where(nothing, _COMPUTES_NOTHING, _WORKING)
 
     def computing(self) -> BoolArray:
         """Return which jobs' GPUs do tensor work, whatever they draw at the moment of a scrape; none where unknown."""
@@ -250,7 +259,7 @@ class Activity(_Readings):
         An evaluation draws less than a step, and computes; so do GPUs that a power cap or heat holds down. Where steps
         are light, who spins draws more of their power: it is enough that nothing is computed.
         """
-        part = np.where(self.tensor < _NO_TENSOR * self.tensor_level, _WORKING, SPINS)
+        part = np.where(self.tensor < _NO_TENSOR * self.tensor_level, self._least_at_work(), SPINS)
         waits: BoolArray = (self.power < part * self.power_level) & (self.util >= SPINNING_PERCENT)
         return waits & ~(self.tensor >= _TWO_GO_ON * self.tensor_level) & ~(self.clock < _HELD * self.clock_level)
 

@@ -150,11 +150,13 @@ def test_power_that_is_read_at_the_same_moment_of_each_step_is_no_hang_where_ene
     assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs
 
 
-@pytest.mark.parametrize(("tensor", "hangs"), [(0.0, ["812"]), (0.3, [])], ids=["nothing", "what it did"])
-def test_gpus_that_are_busy_at_two_thirds_of_the_power_of_light_steps_spin_if_they_compute_nothing(
-    tensor: float, hangs: list[str]
+@pytest.mark.parametrize(
+    ("watts", "tensor", "hangs"), [(390.0, 0.0, ["812"]), (390.0, 0.3, []), (470.0, 0.0, ["812"]), (540.0, 0.0, [])]
+)
+def test_gpus_that_are_busy_at_four_fifths_of_the_power_of_light_steps_spin_if_they_compute_nothing(
+    watts: float, tensor: float, hangs: list[str]
 ) -> None:
-    tape = tape_of(replace(HUNG, spin_w=390.0))
+    tape = tape_of(replace(HUNG, spin_w=watts))
     (_, dcgm), at_s = tape.rows, (tape.rows[1].times - START) / 1000
     values = dict(dcgm.values) | {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.where(at_s < 480, 0.3, tensor)}
     valid = {field: np.ones(len(at_s), bool) for field in values}
