@@ -131,8 +131,7 @@ class Congestion(BaseDetector):
             self._paces.close(now)
         if not any(map(len, self._flows.values())):  # no port was ever read
             return self._close(now)
-        jobs, known = self._fabric.jobs(), self._known()
-        slower = self._slower(now)
+        jobs, known, slower = self._fabric.jobs(), self._known(), self._slower(now)
         for kind, flows in self._flows.items():
             if len(flows):
                 side = self._fabric.sides[kind]

@@ -133,13 +133,11 @@ class Nvlink:
             self._errors.take(batch, tick, here)
             self._xids.take(batch, tick, here)
             sent, received = reported(batch, _SENT, tick, here), reported(batch, _RECEIVED, tick, here)
-            moved = (sent + received) / _MB
+            moved = np.where(np.isnan(both := sent + received), np.fmax(sent, received), both) / _MB
             if np.count_nonzero(lacks := np.isnan(moved)):
-                moved = np.where(lacks, np.fmax(sent, received) / _MB, moved)
-                if np.count_nonzero(lacks := np.isnan(moved)):
-                    gpus, at = batch.entities[here], batch.at[tick, here]
-                    counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
-                    moved = np.where(lacks, counted, moved)
+                gpus, at = batch.entities[here], batch.at[tick, here]
+                counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
+                moved[lacks] = counted[lacks]
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
             where = batch.index(here, len(self._traffic))
             stale = self._energy.stands(where, reported(batch, _ENERGY, tick, here))
@@ -147,11 +145,9 @@ class Nvlink:
             # A GPU at work whose memory is not used at all: its profiling counters are paused, and read zero.
             paused = memory == 0
             # None at all is little, too: links that are down carry nothing.
-            moved = np.maximum(moved, 1.0)
-            moved[idle | stale | paused] = np.nan
-            if np.count_nonzero(lacks := np.isnan(memory)):
-                memory = np.where(lacks, reported(batch, _COPIES, tick, here) / 100, memory)
-            self._traffic.take(where, moved, memory)
+            moved = np.where(idle | stale | paused, np.nan, np.maximum(moved, 1.0))
+            copies = reported(batch, _COPIES, tick, here) / 100
+            self._traffic.take(where, moved, np.where(np.isnan(memory), copies, memory))
         return ()
 
     def go_on_with(self, survivors: Survivors) -> None:

@@ -16,14 +16,13 @@ from detectors.core.statistics import median_of
 from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
+from detectors.signals.brakes import COSTS
 from detectors.signals.held_down import medians
 
 _FAULT: Fault = "power_throttle"
 NOTE: Final = "limit"
 ALERT: Final = "cap"
 """The aspects of findings that are about a power limit, and not about a brake."""
-_COSTS: Final = 0.9
-"""Of its peers' clock: a tenth of somebody's work is an effect."""
 _PAGES: Final = 0.75
 """A quarter is worth waking somebody, as for a straggler."""
 _TOGETHER_MS: Final = 90_000
@@ -43,13 +42,11 @@ class Caps:
         if np.count_nonzero(np.isnan(limits.enforced)) == limits.count:
             return []
         below, odd = limits.lowered(now, gpus)
-        found = [
-            self._end(now, case)
-            for case in self._book.cases()
-            if case.aspect in (NOTE, ALERT)
-            and (heard := self._members(case)[fresh[self._members(case)]]).size
-            and not below[heard].any()
-        ]
+        found = list[Finding]()
+        for case in [case for case in self._book.cases() if case.aspect in (NOTE, ALERT)]:
+            members = self._members(case)
+            if fresh[members].any() and not (fresh & below)[members].any():
+                found.append(self._end(now, case))
         if not below.any():
             return found
         busy = gpus.fresh(now) & gpus.busy
@@ -61,7 +58,7 @@ class Caps:
             if not len(harm):
                 found += self._fire(now, entity, here[below[here]][:1], np.empty(0))
             elif self._most(below[here]):
-                costs = self._most(binding[here[busy[here]]]) and median_of(gpus.clock[harm] / peers[harm]) <= _COSTS
+                costs = self._most(binding[here[busy[here]]]) and median_of(gpus.clock[harm] / peers[harm]) <= COSTS
                 alerts = costs and not self._chosen(now, node, odd)
                 found += self._fire(now, entity, harm, peers[harm], alerts=alerts)
             elif self._book.get(_FAULT, entity, NOTE) is None:

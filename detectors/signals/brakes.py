@@ -11,6 +11,8 @@ HALVED: Final = 0.6
 BY_TWO: Final = 0.52
 """Half, and two steps of 15 MHz: on one GPU that gives no reason, what takes less is a limit or clocks that were set on
 it (a straggler), as no supply brakes a single one."""
+COSTS: Final = 0.9
+"""Of its peers' clock: a tenth of somebody's work is an effect. Chips of a model differ by half of that."""
 UNSPENT: Final = 0.8
 """The software cap holds a card at its limit, in the mean over steps at nine tenths of it: at so much less, another
 limit than the driver's holds it (a BMC's cap, for a supply that is lost)."""

@@ -15,7 +15,7 @@ from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
-from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT, SLOWED, UNSPENT
+from detectors.signals.brakes import BY_TWO, COSTS, HALVED, NODE_LEFT, SLOWED, UNSPENT
 from detectors.signals.heat_limits import warmest_of
 from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
@@ -34,7 +34,6 @@ _SLOWED: Final = 0.98
 _LANE: Final = np.array([np.nan, *2.0 ** np.arange(1, 17)])
 """What a lane of each generation of the host link carries, relative to others; a link of none is not read."""
 _LIMIT_LEFT, _LINK_LEFT = 0.95, 0.9
-_COSTS: Final = 0.9
 _DRAWS: Final = 0.9
 """Of its limit: what a GPU that the limit holds draws on the mean of a minute, with communication in it."""
 _CRC_PER_S: Final = 1.0
@@ -291,7 +290,7 @@ class KnownCauses(Columns):
         members = self._layout.members(node)
         lowered = self.now[LIMIT, members] < _LIMIT_LEFT * self.now[ALLOWED, members]
         clock, others = self.now[CLOCK, members], self.now[CLOCK, np.setdiff1d(peers, members)]
-        return bool(lowered.all() and median_of(clock) <= _COSTS * median_of(others))
+        return bool(lowered.all() and median_of(clock) <= COSTS * median_of(others))
 
     def _held_with_peers(self, those: IntArray, peers: IntArray) -> bool:
         """Return whether some GPUs, as most of their peers, draw all of a power limit that was lowered for all of them:

@@ -252,9 +252,8 @@ class Watch(Kept):
         held, x = np.isin(them.who, window.held), window.x[:, them.who]
         came = them.who[self.gpus.job[them.who] != them.number]
         self.silent.take(them.who, came, cast.by_job_and_model, x)
-        return self._suspects(self.gpus, them, x, window.reads[them.who], held, cast, window) + self._silent(
-            cast, window
-        )
+        found = self._suspects(self.gpus, them, x, window.reads[them.who], held, cast, window)
+        return found + self._silent(cast, window)
 
     def _silent(self, cast: _Cast, window: _Window) -> list[Suspect]:
         them, found = cast.by_gpu, []

@@ -36,6 +36,7 @@ from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import WHOLE_NODE, reported
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
+from detectors.signals.brakes import COSTS
 from detectors.signals.gpus_at_work import STALE_MS, GpusAtWork
 from detectors.signals.heat_limits import limits_of
 from detectors.signals.held_down import RETURN_MS, RETURNED_MS, medians
@@ -58,8 +59,6 @@ _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
 _ALARM_MS: Final = 3_600_000
 """Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
-_COSTS: Final = 0.9
-"""Of its peers' clock: a tenth of a job's work is an effect. Chips of a model differ by half of that; it is noted."""
 _HARMLESS: Final = "harmless"
 
 
@@ -173,7 +172,7 @@ class ThermalThrottle:
         """Return which of some GPUs are slower for it by what their jobs may feel, (n,), or read no clock."""
         peers = self._gpus.lacks(those, now)[0]
         usual = np.where(np.isfinite(peers), peers, self._gpus.usual["clock"].level[those])
-        return np.asarray(~(self._gpus.clock[those] > _COSTS * usual))
+        return np.asarray(~(self._gpus.clock[those] > COSTS * usual))
 
     def _held_for(self, gpus: IntArray, seconds: float) -> BoolArray:
         enough = self._heat.spent_ms[gpus] >= seconds * 1000 - 1000  # less the jitter of scrapes
