@@ -85,11 +85,10 @@ class Columns(Kept):
     def grow(self, count: int) -> None:
         """Make room for `count` entities; fewer than there are changes nothing."""
         more = count - self.count
-        if more <= 0:
-            return
-        for name in self.COLUMNS:
-            setattr(self, name, np.concatenate([getattr(self, name), self._blank(name, more)], axis=-1))
-        self.count = count
+        if more > 0:
+            for name in self.COLUMNS:
+                setattr(self, name, np.concatenate([getattr(self, name), self._blank(name, more)], axis=-1))
+            self.count = count
         for _, part in self._beside():
             part.grow(count)
 
@@ -109,7 +108,9 @@ class Columns(Kept):
         self.count = len(entities)
 
     def begin_afresh(self, name: str) -> None:
-        """Leave a column blank that a snapshot does not have."""
+        """Leave a column blank that a snapshot does not have; where it has none of them, room is made before use."""
+        if name == "count":
+            return
         if name not in self.COLUMNS:
             raise KeyError(name)
         setattr(self, name, self._blank(name, self.count))

@@ -40,8 +40,27 @@ def test_a_column_that_an_older_version_did_not_have_begins_afresh() -> None:
     again = Pair()
     again.take_saved(document, arrays)
     assert (again.one.tolist(), again.many.tolist()) == ([7, 7], [[0.0, 0.0]] * 3)
-    with pytest.raises(KeyError, match="count"):
-        again.take_saved({}, arrays)
+
+
+def test_columns_beside_others_that_an_older_version_did_not_have_have_room_with_them() -> None:
+    class Both(Columns):
+        own: FloatArray = column(1.0)
+        BESIDE = ("beside",)
+        KEPT = ("rest",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.beside, self.rest = Pair(), 0
+
+    both = Both()
+    both.grow(2)
+    document, arrays = both.saved()
+    again = Both()
+    again.take_saved({"count": 2, "rest": 5}, {"own": arrays["own"]})
+    again.grow(2)
+    assert (len(again), again.beside.one.tolist()) == (2, [-1, -1])
+    with pytest.raises(KeyError, match="rest"):
+        again.take_saved({"count": document["count"]}, arrays)
 
 
 @pytest.mark.parametrize("draw", [lambda c, n: np.abs(c.normal(size=n)), lambda c, n: c.lognormal(0, 1.2, n)])

@@ -25,11 +25,6 @@ class Links(Columns):
         super().__init__()
         self._fleet = fleet
 
-    def begin_afresh(self, name: str) -> None:
-        """Go on without any links, which older versions did not note."""
-        if name != "count":
-            super().begin_afresh(name)
-
     def take(self, batch: Batch) -> None:
         """Take readings of NICs."""
         self.grow(len(self._fleet.entities("nic")))

@@ -5,7 +5,8 @@ throughput (its direction's and the whole; at a load that was never seen nothing
 on most clients for two minutes that is too improbable for chance, by the tail of such differences here, is unusual. It
 alerts where somebody waits: jobs that move data there wait for data by `wait_rise` of their time more than they did;
 or, where they do not report that, take longer for their steps, soon after and with GPUs that idle for it; or, where
-they report no steps, their GPUs wait. None waits for longer than its requests are under way (Little's law). Where no
+they report no steps, their GPUs wait, at their usual clock and for longer than a pause. None waits for longer than its
+requests are under way (Little's law), nor for what it waited for long before. Where no
 such jobs move most of it, throughput halves, each client's requests take a twentieth of every second more than they
 did, or, where nobody counts them, queue on every client. Else it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for

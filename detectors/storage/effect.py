@@ -46,9 +46,10 @@ def felt_by(waits: Waits, use: JobsUse, now: Instant, since: Instant) -> FloatAr
     Of steps that take longer, where nobody says how long they wait for data, the GPUs show whether they idle for it:
     while all wait for a slow GPU they do not. Of a job without steps they are all there is.
     """
-    steps, read = waits.felt(now, since), use.lately(now)
+    steps, rise = waits.felt(now, since), use.felt(now, since)
+    read = np.isfinite(rise)
     idle = np.where(np.isnan(waits.share) & read, np.minimum(steps, use.idle), steps)
-    return np.where(np.isnan(steps) & read, use.rise / _USE_COUNTS, idle)
+    return np.where(np.isnan(steps) & read, rise / _USE_COUNTS, idle)
 
 
 def unexplained(waits: Waits, use: JobsUse, now: Instant) -> FloatArray:

@@ -137,10 +137,16 @@ def _steps(site: Site, chance: np.random.Generator) -> Rows:
     return Rows("steps", START + np.round(at * 1000).astype(np.int64), keys, columns, valid)
 
 
-def with_gpus(tape: Tape, waits: Callable[[FloatArray], Any], *, spins: bool = False) -> Tape:
+def with_gpus(
+    tape: Tape,
+    waits: Callable[[FloatArray], Any],
+    *,
+    spins: bool = False,
+    clock: Callable[[FloatArray], Any] = np.ones_like,
+) -> Tape:
     """Return a tape with readings of two GPUs a node, every 15 s, that wait for a share of the time at each second.
 
-    Meanwhile they idle, or spin.
+    Meanwhile they idle, or spin. Their `clock`, a share of 1980 MHz at each second, lowers what they draw.
     """
     nodes = tuple(str(node["name"]) for node in tape.topology["nodes"])
     at_s = np.arange(3.0, (tape.end - START) / 1000, 15)
@@ -149,7 +155,8 @@ def with_gpus(tape: Tape, waits: Callable[[FloatArray], Any], *, spins: bool = F
     share = waits(at)
     values = {
         "DCGM_FI_DEV_GPU_UTIL": np.clip(np.round(95 * (1 - share * (not spins)) + noise[0]), 0, 100),
-        "DCGM_FI_DEV_POWER_USAGE": 400 * (1 - (0.5 if spins else 0.7) * share) + 8 * noise[1],
+        "DCGM_FI_DEV_POWER_USAGE": 400 * (1 - (0.5 if spins else 0.7) * share) * clock(at) ** 2 + 8 * noise[1],
+        "DCGM_FI_DEV_SM_CLOCK": 1980 * clock(at),
     }
     keys = {"node": KeyColumn(node, nodes), "gpu": KeyColumn(gpu, (0, 1))}
     valid = {field: np.ones(len(at), bool) for field in values}

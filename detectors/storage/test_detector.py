@@ -202,6 +202,25 @@ def test_where_no_job_reports_its_steps_its_gpus_show_whether_it_waits(
     assert [one.severity for one in firing(tape)] == [severity]
 
 
+def test_gpus_that_draw_less_at_a_lower_clock_wait_for_no_mount() -> None:
+    tape = with_gpus(SILENT, lambda at_s: 0 * at_s, clock=lambda at_s: np.where((at_s >= 480) & (at_s < 720), 0.7, 1.0))
+    assert [one.severity for one in firing(tape)] == ["info"]
+
+
+def test_a_pause_of_gpus_while_a_mount_is_slow_is_no_wait_for_it() -> None:
+    tape = with_gpus(SILENT, lambda at_s: 1.0 * ((at_s >= 560) & (at_s < 650)))
+    assert [one.severity for one in firing(tape)] == ["info"]
+
+
+@pytest.mark.parametrize(("since_s", "severity"), [(300, "info"), (600, "ticket")])
+def test_waits_that_began_long_before_a_mount_is_slow_are_for_something_else(since_s: float, severity: str) -> None:
+    tape = tape_of(replace(QUIET, slow=[Slow(0, 660, factor=6)]))
+    tape = changed(
+        tape, "steps", "data_wait_s", lambda rows, values: np.where(seconds(rows) >= since_s, 1.5, values * 0 + 0.05)
+    )
+    assert [one.severity for one in firing(tape)] == [severity]
+
+
 @pytest.mark.parametrize(("spins", "severity"), [(False, "ticket"), (True, "info")])
 def test_steps_that_are_longer_for_a_slow_gpu_are_no_effect_of_a_slow_mount(severity: str, *, spins: bool) -> None:
     """While all wait for one GPU the others spin; while they wait for data they idle."""

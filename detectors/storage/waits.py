@@ -29,12 +29,18 @@ _FEW = 4
 """So few steps in a window may all have been long by chance: the window before must show it, too."""
 
 
+def soon(longer_since: IntArray, since: Instant) -> BoolArray:
+    """Return which jobs (jobs,) began to take longer, `longer_since` (ms), about when a mount came to be slow."""
+    return np.asarray((longer_since >= since - _LEAD_MS) & (longer_since <= since + _LAG_MS))
+
+
 class Waits(Columns):
     """By job: sums of this window in microseconds, and what the last window with steps (`at`, ms) had.
 
     That is the share of the steps spent waiting for data, on what part of the ranks' steps (`wide`), the time of a
     step (s), and by how much of a step the first and the last rose above the job's habit; `alone` is what the last rose
-    by in that window alone, and `longer_since` when steps began to be longer (ms; -1: they are not).
+    by in that window alone, and `waits_since` and `longer_since` when waits and steps began to be longer (ms; -1: they
+    are not).
     """
 
     axis = REUSED
@@ -46,6 +52,7 @@ class Waits(Columns):
     wait_rise: FloatArray = column(0.0)
     step_rise: FloatArray = column(0.0)
     alone: FloatArray = column(0.0)
+    waits_since: IntArray = column(-1)
     longer_since: IntArray = column(-1)
 
     BESIDE = ("usual_share", "usual_step")
@@ -90,10 +97,10 @@ class Waits(Columns):
             far &= habit.learnt_s[some] >= 5 * window_s
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = np.where(far, (value[some] - level) / unit, 0.0)
+            longer = self.longer_since if name == "step_rise" else self.waits_since
+            longer[some] = np.where(rise > 0, np.where(longer[some] < 0, now, longer[some]), -1)
             if name == "step_rise":
                 before, self.alone[some] = self.alone[some], rise
-                since = self.longer_since[some]
-                self.longer_since[some] = np.where(rise > 0, np.where(since < 0, now, since), -1)
                 rise = np.where(count[some] < _FEW, np.minimum(rise, before), rise)
             getattr(self, name)[some] = rise
             habit.learn(some[learn], value[some][learn], window_s * np.where(far, FAR, 1.0)[learn])
@@ -107,7 +114,7 @@ class Waits(Columns):
         """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN
         where it reports no steps now.
         """
-        soon = (self.longer_since >= since - _LEAD_MS) & (self.longer_since <= since + _LAG_MS)
-        longer = np.where(soon, self.step_rise / _SLOWER, 0.0)
-        rise = np.where(np.isfinite(self.share), self.wait_rise, longer)
+        waits = np.where(self.waits_since >= since - _LEAD_MS, self.wait_rise, 0.0)
+        longer = np.where(soon(self.longer_since, since), self.step_rise / _SLOWER, 0.0)
+        rise = np.where(np.isfinite(self.share), waits, longer)
         return np.where(self.reported(now), rise, np.nan)

@@ -67,11 +67,6 @@ class SilentChips(Columns):
     axis = "dcgm"
     power: NDArray[np.float16] = column(np.nan, _KEPT, dtype=np.float16)
 
-    def begin_afresh(self, name: str) -> None:
-        """Go on without the windows that older versions did not keep."""
-        if name != "count":  # that of none: room is made before a window is taken
-            super().begin_afresh(name)
-
     def take(self, who: IntArray, came: IntArray, peers: Groups, x: FloatArray) -> None:
         """Take a window's logarithms `x` (8, n) of GPUs `who` (n,), and forget what those did who `came` to a job."""
         drawn = np.where(np.isnan(x[SPENT]), x[POWER], x[SPENT])
