@@ -3,15 +3,15 @@
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
 or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
 ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor do
-ports that lose nothing, where the steps of their hosts' jobs (of an uplink, of all jobs that may send through it) are
-known and take as long as before, or a job had just begun and has yet to make some. Whether it is unusual is not for a
-bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every port's change against its own habit
-to that of its peers, by what is usual in this cluster. What a port has shown since it was first seen, or since it and
-its peers carry twice as much as before, is a property: of severity info, once. Bursts are what collectives and
-checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are hot together on switches cabled
-to one another, the origin is named alone (`origin`), once, until no port around has been hot for four minutes. NICs
-(`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch port at their other end where
-no switch reports, or for themselves where the topology does not have it.
+ports that lose little, where the steps of their hosts' jobs (of an uplink, of all jobs that may send through it) are
+known and take as long as before, or as longer ones long before, or a job had just begun and has yet to make some.
+Whether it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every
+port's change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since
+it was first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once.
+Bursts are what collectives and checkpoints do: only what is hot for most of `sustain_s` counts. Of the ports that are
+hot together on switches cabled to one another, the origin is named alone (`origin`), once, until no port around has
+been hot for four minutes. NICs (`port_xmit_wait`, or packets sent again while they come in marked) speak for the switch
+port at their other end where no switch reports, or for themselves where the topology does not have it.
 
 It is wrong about two congestions at a time on neighbouring switches (one finding), about a congestion that is there
 from the start (info: nothing to compare with), about one that all ports of a job share (load), about a lost spine
@@ -31,7 +31,7 @@ from detectors.congestion.config import CongestionConfig
 from detectors.congestion.counters import SIGNALS
 from detectors.congestion.fabric import Fabric
 from detectors.congestion.flows import JUDGED, LOOK_MS, TRACE, WAITS, Flows
-from detectors.congestion.origin import Hot, Origin, origin_of, together
+from detectors.congestion.origin import Hot, Origin, origin_of, strongest, together
 from detectors.congestion.pace import WINDOW_MS, Paces
 from detectors.contract import (
     Batch,
@@ -56,6 +56,8 @@ _FELT: Final = 0.05
 _SAME_ORDER: Final = 4.0
 """Between how long a port waits and how much longer steps are lies at most such a factor: exchanges overlap with
 computation in part, and what counters of waiting count differs by maker."""
+_LOSES: Final = 20.0
+"""Of `drops_per_s`; a policy: who loses so many packets is named before steps can show what it costs."""
 _PAUSE_BITS: Final = 65_535 * 512
 """The longest that one pause frame asks for, in bit times of the link (IEEE 802.1Qbb)."""
 _MARKS_PER_S: Final = 1000.0
@@ -156,17 +158,18 @@ class Congestion(BaseDetector):
                 self._flows[kind].accept(np.array([n for n, place in enumerate(side.places) if place in lot], int))
 
     def _harmless(self, now: Instant, lot: Hot) -> bool:
-        """Return whether ports only wait, and nobody whose they are works the slower for it, as their steps show."""
+        """Return whether nobody whose these ports are works the slower for it, as their steps show."""
         onset = self._onset(now, lot)
-        if any(signals["drop"] > 0 for signals in lot.values()):
+        if any(signals["drop"] >= _LOSES for signals in lot.values()):
             return False
         users = [self._users(port) for port in lot]
         return all(users) and all(self._works_on(now, job, onset) for job in chain(*users))
 
     def _works_on(self, now: Instant, job: Job, onset: Instant) -> bool:
-        """Return whether a job makes steps as before, or had just begun then, and has yet to make some as others do."""
-        if self._paces.is_known(job.job_id):
-            return self._paces.as_before(now, job.job_id)
+        """Return whether a job's steps are not longer for it; or it had just begun, and has yet to make some."""
+        name, paces = job.job_id, self._paces
+        if paces.is_known(name):
+            return paces.as_before(now, name) or paces.was_slow(now, name, onset)
         return len(self._paces) > 0 and job.start > onset - _LEARNS_MS
 
     def _users(self, port: tuple[str, str]) -> list[Job]:
@@ -271,11 +274,12 @@ class Congestion(BaseDetector):
     def _fire(self, now: Instant, origin: Origin, lot: Hot, slower: dict[str, float]) -> list[Finding]:
         started_at = self._onset(now, lot)
         where = f"{origin.switch} {origin.port}".strip()
-        others = len([port for port in lot if port[0] != origin.switch or port[1] not in origin.ports])
+        others = sum(port[0] != origin.switch or port[1] not in origin.ports for port in lot)
         suffer = f"; {others} other ports suffer" if others else ""
         evidence = self._evidence(origin, lot)
-        switches, running = {port[0] for port in lot}, self._fleet.jobs
-        held_up = [job for job in slower if self._fabric.reaches(running[job].nodes, switches)]
+        switches = {port[0] for port in lot}
+        held_up = [job for job in slower if self._fabric.reaches(self._fleet.jobs[job].nodes, switches)]
+        held_up = [job for job in held_up if not self._paces.was_slow(now, job, started_at)]
         effect = ""
         if held_up:
             job = max(held_up, key=lambda job: (slower[job], job))
@@ -294,7 +298,7 @@ class Congestion(BaseDetector):
             evidence=evidence,
             memo={
                 "near": sorted({origin.switch} | {near for port in lot for near in self._fabric.near(port[0])}),
-                "matters": _left_of(lot) if held_up else 1.0,
+                "matters": float(np.clip(_LEFT * strongest(lot), TRACE, 1.0)) if held_up else 1.0,
             },
         )
 
@@ -392,9 +396,3 @@ class Congestion(BaseDetector):
         """Find again where every port is."""
         for kind, flows in self._flows.items():
             self._fabric.sync(kind, len(flows))
-
-
-def _left_of(lot: Hot) -> float:
-    """Return which share of the rates that matter is left of a congestion when a quarter of it is."""
-    most = max(strength for signals in lot.values() for signal, strength in signals.items() if signal != "mark")
-    return float(np.clip(_LEFT * most, TRACE, 1.0))

@@ -80,3 +80,8 @@ def together(fabric: Fabric, hot: Hot) -> list[Hot]:
         lots.append(lot)
         left = [switch for switch in left if switch not in lot]
     return [{port: signals for port, signals in hot.items() if port[0] in lot} for lot in lots]
+
+
+def strongest(lot: Hot) -> float:
+    """Return how strong the strongest signal of some ports is, besides marks."""
+    return max(strength for signals in lot.values() for signal, strength in signals.items() if signal != "mark")

@@ -24,6 +24,8 @@ _MOST: Final = 1.5
 """Of its job's usual step: what takes longer is a checkpoint or an evaluation."""
 _WANDERS: Final = 0.01
 """Of a step: less is what a job's pace wanders by, and holds up nobody."""
+_LEAD_MS: Final = 120_000
+"""A cause is read some looks after it is felt; steps that were longer before that have another one."""
 _LASTS_MS: Final = 120_000
 """So long a job may make no step, as for a checkpoint, before it counts as one that stands."""
 _FORGET_MS: Final = 3_600_000
@@ -98,6 +100,16 @@ class Paces(Columns):
         moved, error = (values[number] for values in self._moved())
         goes_on = now - self.at[number] <= max(_LASTS_MS, 2000 * lately)
         return bool(goes_on and moved <= max(np.log1p(_WANDERS), _SURE * error))
+
+    def was_slow(self, now: Instant, job_id: str, onset: Instant) -> bool:
+        """Return whether a job is slower, and was, by half of that, long before something's `onset`."""
+        number = self.jobs.find(job_id)
+        if not self.slower(now)[number] > 0:
+            return False
+        earlier, lately = (values[number] for values in self.before_and_now())
+        shorter = ~(self.recent[:, number] >= np.sqrt(earlier * lately))
+        windows = int(np.argmax(shorter)) if shorter.any() else len(shorter)
+        return bool(self.at[number] - windows * max(WINDOW_MS, 1000 * float(lately)) < onset - _LEAD_MS)
 
     def slower(self, now: Instant) -> FloatArray:
         """Return by how much longer (a share, jobs) the steps of each job surely are; 0 where they are not."""

@@ -75,7 +75,19 @@ def test_one_port_that_pauses_is_a_congestion_where_the_steps_there_are_longer_a
     waiting = growing(infiniband(tape_of(scene)), "switch", WAITS, 2e7, 1200, 1500, **uplink)
     assert entities(changed(waiting, "steps", "step_time_s", longer)) == ([uplink] if longer_by else [])
     dropping = growing(tape, "switch", DROPPED, 40, 1200, 1500, **PORT)
-    assert entities(dropping) == [PORT], "a packet that is dropped is lost, whatever the steps say"
+    assert entities(dropping) == [PORT], "so many packets are lost, whatever the steps say"
+    some = growing(tape, "switch", DROPPED, 5, 1200, 1500, **PORT)
+    assert entities(some) == ([PORT] if longer_by else [])
+
+
+@pytest.mark.parametrize(("since_s", "found"), [(960, []), (1180, [PORT])])
+def test_steps_that_were_longer_long_before_are_no_effect_of_a_congestion(since_s: int, found: list[Any]) -> None:
+    def longer(rows: Any, values: Any) -> Any:
+        return values * np.where((seconds(rows) >= since_s) & (seconds(rows) < 1500), 1.15, 1.0)
+
+    scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
+    tape = growing(tape_of(scene), "switch", RX, 20_000, 1200, 1320, **PORT)
+    assert entities(changed(tape, "steps", "step_time_s", longer)) == found
 
 
 def test_steps_that_vary_by_a_tenth_are_as_before_as_far_as_that_shows() -> None:

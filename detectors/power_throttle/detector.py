@@ -189,9 +189,10 @@ class PowerThrottle:
         return int(np.count_nonzero(those)) >= max(_NODE_SHARE * len(mates), 2)
 
     def _capped(self, here: IntArray) -> BoolArray:
-        """Return which GPUs the driver holds far below their limit, which nobody has lowered: at another's cap."""
+        """Return which GPUs the driver holds far below their limit, which was not lowered: at another's cap."""
         gpus, limits = self._gpus, self._limits
-        return self._brake.capped(here) & limits.unspent(gpus, here, gpus.watts(here)) & ~limits.set_lower(gpus, here)
+        lower = limits.set_lower(gpus, here) | limits.fell(here)
+        return self._brake.capped(here) & limits.unspent(gpus, here, gpus.watts(here)) & ~lower
 
     def _proven(self, now: Instant, here: IntArray, clock: float, power: float, **how: Any) -> BoolArray:
         """Return which GPUs of a node have surely lost so much: see `Brake.proven`."""

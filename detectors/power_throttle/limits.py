@@ -18,6 +18,7 @@ from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import SLOWED, UNSPENT
 from detectors.signals.gpus_at_work import FEWEST_PEERS, GpusAtWork
 from detectors.signals.power_limits import ASKED_FOR, IN_FORCE, SAME_W, power_limits
+from detectors.signals.throttle_bits import SW_POWER_CAP
 
 _PLAUSIBLE_W: Final = 1e5
 _LOWER: Final = 0.9
@@ -112,9 +113,12 @@ class Limits(Columns):
         return below, below & ~policy
 
     def binds(self, gpus: GpusAtWork, clock_peers: FloatArray) -> BoolArray:
-        """Return which GPUs their limit holds down: they draw it, at a clock well below their peers'."""
-        slow = gpus.clock <= SLOWED * clock_peers
-        return np.asarray(gpus.busy & (gpus.power >= _BINDS * self.enforced) & slow)
+        """Return which GPUs their limit holds down, at a clock well below their peers'.
+
+        They draw it, or the driver says that power holds their clock: it is the peaks of a step that the limit cuts.
+        """
+        slow, stated = gpus.clock <= SLOWED * clock_peers, (np.maximum(gpus.reasons, 0) & SW_POWER_CAP) != 0
+        return np.asarray(gpus.busy & (stated | (gpus.power >= _BINDS * self.enforced)) & slow)
 
     def is_read(self, those: IntArray) -> BoolArray:
         """Return of which GPUs the limit is read: of others nobody knows whether it was lowered."""
@@ -153,8 +157,12 @@ class Limits(Columns):
 
         They draw all of it with `watts`, or give their reasons: a brake would be among them.
         """
-        lower = self.enforced[those] <= _LOWER * self.first[those]
-        return np.asarray(lower & ((watts >= _BINDS * self.enforced[those]) | (gpus.reasons[those] >= 0)))
+        by_it = (watts >= _BINDS * self.enforced[those]) | (gpus.reasons[those] >= 0)
+        return np.asarray(self.fell(those) & by_it)
+
+    def fell(self, those: IntArray) -> BoolArray:
+        """Return of which of some GPUs the limit is lower than it was at first, whoever lowered it."""
+        return np.asarray(self.enforced[those] <= _LOWER * self.first[those])
 
     def usual(self, alike: BoolArray) -> float:
         """Return the limit that most of some GPUs have, W; NaN where they are too few to say."""

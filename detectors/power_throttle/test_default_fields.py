@@ -8,7 +8,7 @@ import pytest
 
 from detectors.fleet.fleet import INFERRED
 from detectors.power_throttle.examples import Brake, tape_of
-from detectors.power_throttle.test_detector import DEFAULT, firing, lowered, run
+from detectors.power_throttle.test_detector import DEFAULT, REASONS, firing, lowered, run
 from detectors.tapes.gpus import START, changed, name
 
 
@@ -94,10 +94,14 @@ def test_a_brake_that_is_older_than_the_readings_is_found_by_the_supply_that_fai
     assert START + 400_000 < resolved.detected_at <= START + 700_000
 
 
-@pytest.mark.parametrize(("watts", "named"), [(55.0, []), (150.0, [name(0), name(1)])])
-def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(watts: float, named: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("watts", "more", "named"), [(55.0, [], []), (55.0, [REASONS], []), (150.0, [], [name(0), name(1)])]
+)
+def test_where_no_utilisation_is_read_who_draws_next_to_nothing_is_idle(
+    watts: float, more: list[str], named: list[str]
+) -> None:
     """The job's first readings are of before it began, and its GPUs idle while it loads."""
-    fields = [field for field in DEFAULT.fields if field != "DCGM_FI_DEV_GPU_UTIL"]
+    fields = [field for field in [*DEFAULT.fields, *more] if field != "DCGM_FI_DEV_GPU_UTIL"]
     tape = tape_of(replace(DEFAULT, nodes=6, brakes=[], fields=fields, supply_lines=False))
     (dcgm, *rest), (job,) = tape.rows, tape.jobs
     fell = np.isin(dcgm.keys["node"].codes, [0, 1]) & (dcgm.times >= START + 300_000)

@@ -151,7 +151,8 @@ class GpusAtWork(Columns):
             "at": batch.at[tick, here],
         }
         gpus, silent = batch.index(here, self.count), unstated
-        if np.count_nonzero(unsaid := np.isnan(util) & unstated):  # then its power says whether it is at work
+        # Of MIG instances nobody reads utilisation: then power says whether they are at work, unless a reason does.
+        if np.count_nonzero(unsaid := np.isnan(util) & (reasons <= 0)):
             columns["busy"] &= ~(unsaid & (columns["power"] < IDLE_POWER * self.limit[gpus]))
         speak: Any = slice(None)
         for name in ("clock", "power", "temp") if np.count_nonzero(unstated) else ():
