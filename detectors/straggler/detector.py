@@ -48,7 +48,7 @@ from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
 from detectors.straggler.readings import LATE, LONG_WORK, SILENT, SLOW_CLOCK, STARVED, WINDOW_S
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
-from detectors.straggler.suspects import EXPLAINS, Suspect, action_for, report_of
+from detectors.straggler.suspects import EXPLAINS, SAME_ORDER, Suspect, action_for, report_of
 from detectors.straggler.watch import Watch
 
 _LONGEST_STEP_S = 86_400.0
@@ -57,8 +57,6 @@ _IN_TIME: Final = np.uint64(0b111)
 _HARMLESS_LOOKS: Final = 15
 """What is odd for a quarter of an hour and slows nobody is a property: reported once, and learnt."""
 _HARMLESS: Final = "harmless"
-_SAME_ORDER: Final = 2.0
-"""The culprit's lag and what its job lost are measured apart: to a factor of two."""
 _LEAST_LAG: Final = 0.75
 """Of the effect: no job is slower by more than its slowest clock is. Both are measured, the lag at its least."""
 _FULL: Final = float(np.log(3))
@@ -292,20 +290,23 @@ class Straggler(Kept):
         if one.how in (LATE, SILENT):  # these are asked for after what their jobs have lost
             return True
         effect, share, inferred = one.effect, self._config.effect_share, one.job.inferred
-        alone = len(one.job.nodes) == 1 and not self._works[one.job.job_id].history.steps_known
+        steps_known = self._works[one.job.job_id].history.steps_known
+        alone = len(one.job.nodes) == 1 and not steps_known
         as_one = one.in_step and (not inferred or one.is_waited_for() or bool(effect and effect.slower))
         if (inferred or alone) and (one.how != SLOW_CLOCK or (inferred and one.has_more_to_do())) and not as_one:
             return False  # a slow clock is so in any job; who works longer may have work of its own
         if one.always:
             return one.lag >= share and (not alone or (as_one and one.has_slow_memory))  # the others wait for it
+        if not steps_known and one.is_far_slower():  # where demand sets the pace, what is lost is time to answer
+            return True
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
-            plain = one.works_alike(_SAME_ORDER) if one.how == SLOW_CLOCK else one.is_waited_for()
+            plain = one.works_alike() if one.how == SLOW_CLOCK else one.is_waited_for()
             return bool(one.sure and one.lag >= share and plain)
-        if alone and not (one.works_alike(_SAME_ORDER) or one.is_waited_for()):
+        if alone and not (one.works_alike() or one.is_waited_for(felt=True)):
             return False
-        slower = np.log1p(effect.slower) / (_SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
+        slower = np.log1p(effect.slower) / (SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
         explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
-        felt = effect.slower >= max(self._config.job_share, one.costs() / _SAME_ORDER)
+        felt = effect.slower >= max(self._config.job_share, one.costs() / SAME_ORDER)
         least = _LEAST_LAG * share if one.how == SLOW_CLOCK else 0.0
         return bool(felt and explained and max(one.lag, effect.slower) >= share and one.lag >= least)
 

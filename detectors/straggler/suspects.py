@@ -29,6 +29,8 @@ from detectors.straggler.readings import (
 )  # fmt: skip
 from detectors.straggler.silent_chips import Silent
 
+SAME_ORDER: Final = 2.0
+"""The culprit's lag and what its job lost are measured apart: to a factor of two."""
 PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
 (a relative score below 0.75)."""
@@ -36,6 +38,8 @@ MOST_NODES: Final = 2
 """More that are odd at once have something in common that is not a machine's."""
 _MOST_NODE_SHARE: Final = 0.05
 """Of a large job so many more may be odd at once by themselves."""
+_LASTS: Final = 5
+"""Minutes; a clock that is low for less is on its way up."""
 _MORE_TO_DO: Final = 1.5
 """Of the power of its peers: sixty stragglers with a lower clock, in recordings of others, draw 0.51 to 1.21 of it."""
 _OTHER_WORK: Final = 0.6
@@ -118,14 +122,19 @@ class Suspect:
         """Whether its memory's clock lies below its peers', as far as they are read."""
         return bool(np.log(self.memory_clocks[0] / self.memory_clocks[1]) <= LOW)
 
-    def works_alike(self, order: float) -> bool:
-        """Return whether it does at its slow clock what its peers do: it is more active by its lag, to that factor.
+    def works_alike(self) -> bool:
+        """Return whether it does at its slow clock what its peers do: it is more active by its lag, to `SAME_ORDER`.
 
         Who is far more active has work of its own, and a lower clock for it; who is less active is not waited for.
         """
         active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
         by_power = np.isnan(self.ratio(TENSOR)) and self.ratio(POWER) < 1
-        return bool(by_power or lag / order <= active <= lag * order)
+        return bool(by_power or lag / SAME_ORDER <= active <= lag * SAME_ORDER)
+
+    def is_far_slower(self) -> bool:
+        """Return whether it takes a quarter longer than its peers for the same work, at a slow clock and for minutes."""
+        lasts = self.sure and self.odd >= _LASTS
+        return self.how == SLOW_CLOCK and lasts and self.lag >= PAGE_SHARE and self.works_alike()
 
     def has_more_to_do(self) -> bool:
         """Return whether it draws far more than its peers, on a lower clock: mates that wait for one draw a third of
@@ -137,12 +146,13 @@ class Suspect:
         """Return whether it works longer by moving data, and computes far less: it generates while its peers train."""
         return self.how == LONG_WORK and self.ratio(TENSOR) < _OTHER_WORK
 
-    def is_waited_for(self) -> bool:
+    def is_waited_for(self, *, felt: bool = False) -> bool:
         """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin.
 
         Who idles draws less than who spins. GPUs that work each for itself do not: they have more to do, or less.
+        Where its job is slower since (`felt`), its peers may idle between steps for half of what it does.
         """
-        others_spin = float(np.fmax(*self.peers[[BUSY, UTIL]])) >= FULL
+        others_spin = float(np.fmax(*self.peers[[BUSY, UTIL]])) >= (1 - self.lag / 2 if felt else FULL)
         draws_less = not self.ratio(POWER) > 1 - IDLES_SPARE * float(self.peers[BUSY] - self.own[BUSY])
         moves_as_much = not abs(np.log(self.ratio(MEMORY))) > np.log1p(self.lag) / 3
         return self.how == STARVED and self.in_step and others_spin and draws_less and moves_as_much

@@ -224,9 +224,7 @@ class Watch(Kept):
 
     def _casting(self) -> _Cast:
         layout = self._layout
-        # Of a node by itself that nothing names the job of, nobody knows whether its GPUs work in step at all.
-        in_step = (job for job in self._fleet.jobs.values() if len(job.nodes) > 1 or not job.inferred)
-        jobs = tuple(sorted(in_step, key=lambda job: (job.start, job.job_id)))
+        jobs = tuple(sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id)))
         if self._cast is not None and self._cast.jobs == jobs and len(self._cast.job) == len(layout):
             return self._cast
         job_of = np.full(len(layout), -1)
