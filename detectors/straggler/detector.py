@@ -295,10 +295,10 @@ class Straggler(Kept):
         as_one = one.in_step and (not inferred or one.is_waited_for() or bool(effect and effect.slower))
         if (inferred or alone) and (one.how != SLOW_CLOCK or (inferred and one.has_more_to_do())) and not as_one:
             return False  # a slow clock is so in any job; who works longer may have work of its own
-        if one.always:
-            return one.lag >= share and (not alone or (as_one and one.has_slow_memory))  # the others wait for it
-        if not steps_known and one.is_far_slower():  # where demand sets the pace, what is lost is time to answer
-            return True
+        # Where demand sets the pace of work, what is lost is time to answer.
+        far = one.is_far_slower() and not steps_known
+        if one.always or far:  # the others wait for it
+            return far or (one.lag >= share and (not alone or (as_one and one.has_slow_memory)))
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
             plain = one.works_alike() if one.how == SLOW_CLOCK else one.is_waited_for()
             return bool(one.sure and one.lag >= share and plain)

@@ -132,7 +132,7 @@ class Suspect:
         return bool(by_power or lag / SAME_ORDER <= active <= lag * SAME_ORDER)
 
     def is_far_slower(self) -> bool:
-        """Return whether it takes a quarter longer than its peers for the same work, at a slow clock and for minutes."""
+        """Return whether it takes a quarter longer than its peers for the same work, at a slow clock, for minutes."""
         lasts = self.sure and self.odd >= _LASTS
         return self.how == SLOW_CLOCK and lasts and self.lag >= PAGE_SHARE and self.works_alike()
 
