@@ -24,14 +24,14 @@ from pydantic import Field
 from detectors.case_book import CaseBook, OpenCase, in_words
 from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, Instant, LogRecord, Severity
 from detectors.core import counting, shares
-from detectors.core.counting import Counter
 from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
-from detectors.nvlink.errors import LinkErrors, rate_of
+from detectors.nvlink.carried import Carried
+from detectors.nvlink.errors import LinkErrors
 from detectors.nvlink.lines import details, fabric_line
 from detectors.signals.energy import Energy
 from detectors.signals.xid import XidCatalogue, is_fatal
@@ -45,8 +45,7 @@ _LONGEST_PENDING_LINES = 1000
 _MB = 1e6
 _LEAST_MB_S = 1000.0
 """Where peers carry less than 1 GB/s there is no traffic worth comparing. The
-unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB, and only ratios are reported of
-it."""
+unit of the counter on dcgm-exporter's default list is not stated; it is taken for MB (`carried`)."""
 _TAKES_PART = 0.05
 """All GPUs of a collective move alike; a link that is lost leaves the others (17 of 18), and without any NCCL stops."""
 _BUSY = 50.0
@@ -111,7 +110,7 @@ class Nvlink:
             peaks=False,
             takes_part=_TAKES_PART,
         ).along("dcgm")
-        self._carried, self._energy = Counter().along("dcgm"), Energy().along("dcgm")
+        self._carried, self._energy = Carried(), Energy().along("dcgm")
         self._book = CaseBook(self.spec.name, _RETURN_MS)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
         self._waiting: list[_Sign] = []
@@ -136,7 +135,7 @@ class Nvlink:
             moved = np.where(np.isnan(both := sent + received), np.fmax(sent, received), both) / _MB
             if np.count_nonzero(lacks := np.isnan(moved)):
                 gpus, at = batch.entities[here], batch.at[tick, here]
-                counted = rate_of(self._carried, gpus, at, reported(batch, _BOTH, tick, here))
+                counted = self._carried.take(gpus, at, reported(batch, _BOTH, tick, here))
                 moved[lacks] = counted[lacks]
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
             where = batch.index(here, len(self._traffic))

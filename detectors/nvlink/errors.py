@@ -162,12 +162,3 @@ class LinkErrors(Columns):
         self.bursts.load(arrays, f"{prefix}bursts_")
         self.recoveries.load(arrays, f"{prefix}recoveries_")
         return self
-
-
-def rate_of(counter: Counter, gpus: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
-    """Take readings of a counter of traffic; return by how much it grew a second (n,), NaN where that is unknown."""
-    before, since = counter.value[gpus], counter.at[gpus]
-    counter.take(gpus, at, value)
-    known = (value >= before) & (at > since)
-    rate: FloatArray = np.divide((value - before) * 1000, at - since, out=np.full(len(gpus), np.nan), where=known)
-    return rate

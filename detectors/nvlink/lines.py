@@ -1,7 +1,7 @@
 """What logs say of NVLink beside XIDs: the switch driver's SXids, the fabric manager's errors, levels of XIDs.
 
-The switch driver writes its code, then Fatal or Non-fatal; the fabric manager 'detected NVSwitch fatal error 20034 on
-fid 0 on NVSwitch pci bus id ...', or names the GPU.
+The switch driver writes its code, then Fatal or Non-fatal, which the fabric manager's log may repeat; that itself
+'detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id ...', or names the GPU.
 """
 
 import re
@@ -33,13 +33,11 @@ class FabricLine:
 def fabric_line(record: LogRecord) -> FabricLine | None:
     """Return what a line says of a node's fabric, if that is fatal; None for every other line."""
     message = record.message
-    if record.node is None:
+    if record.node is None or record.source not in {"kernel", "fabricmanager"}:
         return None
-    if record.source == "kernel":
-        if "SXid" not in message or (found := _SXID.search(message)) is None or found[3].lower() != "fatal":
-            return None
-        return FabricLine(message.strip()[:200], None, int(found[2]))
-    if record.source != "fabricmanager" or _ABOUT.search(message) is None:
+    if "SXid" in message and (found := _SXID.search(message)) is not None:
+        return FabricLine(message.strip()[:200], None, int(found[2])) if found[3].lower() == "fatal" else None
+    if record.source == "kernel" or _ABOUT.search(message) is None:
         return None
     if _FATAL.search(message) is None and _ABORTS.search(message) is None:
         return None
