@@ -18,12 +18,12 @@ a GPU that never comes to the end of what it computes.
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
 the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How
 improbable a look is says the tail of such residuals here; evidence adds up to the false alarms allowed. A finding needs
-a rise that stays for 120 s, 8 steps and two reports: of `loss_rise`, of `grad_rise`, or part of both; the gradient
-counts for nothing while the loss still falls fast. Not a number is stated: a loss twice in a row (the weights are
-spoilt), a gradient 32 times (every loss scale is exhausted; single overflows are how fp16 works). Going back to an
-earlier iteration, and other work a step, begin a new course. It is wrong where the data change for good at the same
-size of a step; it misses what creeps up over hours, and what lies within three times a loss's own scatter or wander,
-which in reinforcement learning is a factor of two and more.
+a rise that stays for 120 s, 8 steps (of long ones 3, and as many as ten minutes have) and two reports: of `loss_rise`,
+of `grad_rise`, or part of both; the gradient counts for nothing while the loss still falls fast. Not a number is
+stated: a loss twice in a row (the weights are spoilt), a gradient 32 times (every loss scale is exhausted; single
+overflows are how fp16 works). Going back to an earlier iteration, and other work a step, begin a new course. It is
+wrong where the data change for good at the same size of a step; it misses what creeps up over hours, and what lies
+within three times a loss's own scatter or wander, which in reinforcement learning is a factor of two and more.
 """
 
 from collections.abc import Sequence

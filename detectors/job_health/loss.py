@@ -23,19 +23,19 @@ FEW_STEPS: Final = 8
 """A bad batch is felt for some steps: what stays up does so for more than these."""
 _STAYS_MS: Final = 120_000
 """A degradation is due within three minutes; spikes of the loss that recover do so within some steps."""
-_MOST_OF_IT = 0.75
-"""Reports that are far apart need not be of exactly that."""
-_LEAST_LOOKS = 2
-"""However far apart reports are: one alone may be of a bad batch."""
+_LONG_MS, _FEWEST_STEPS = 600_000, 3
+"""Steps of minutes, as in reinforcement learning, are of so many samples that one bad one seldom moves them: three that
+stay as high suffice once they are ten minutes of a whole job's work (judgement)."""
+_MOST_OF_IT, _LEAST_LOOKS = 0.75, 2
+"""Reports that are far apart need not be of exactly that. However far apart, one alone may be of a bad batch."""
 _BLOCK, _BLOCK_LOOKS, _BLOCK_STEPS, _BLOCK_MS = 16, 4, 8, 60_000
 """A block's median is one point of the course: of so many looks and steps and so long at least (16 looks at most)."""
-_BLOCKS = 24
-_LOW = 0.2
+_BLOCKS, _LOW = 24, 0.2
 """The course's level is this quantile of its blocks: a slow rise does not take it along."""
 _KNOWN = {"loss": 3, "grad_norm": 8}
 """Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
 _LEAST_NOISE = 1e-3
-_KEEPS_UP, _BEYOND = 0.9, 1.5
+_KEEPS_UP, _NEAR, _BEYOND = 0.9, 0.7, 1.5
 """What falls by more than a tenth, and by more than looks scatter (in deviations of one), falls back: an optimiser is
 out of a spike after some tens of steps, and weights that are wrong stay so."""
 _OVERTAKEN: Final = 8
@@ -325,22 +325,27 @@ class Course(Evidence):
     def rise(self) -> tuple[FloatArray, BoolArray]:
         """Return by how much (jobs,) the last looks lie above the level, in logarithms, and whether that stays so.
 
-        The looks of the last 120 s, and of `FEW_STEPS` at least, which may be a few where only every tenth step
-        is reported. It stays if four of five lie above half the rise, and it is not falling back: a spike that the
-        optimiser recovers from falls by a tenth within half of them, by more than they scatter.
+        The looks of the last 120 s, and of `FEW_STEPS` at least, a few where few are reported; of long steps those of
+        ten minutes suffice, if the last is near the highest. It stays if four of five lie above half the rise, and it
+        is not falling back: what the optimiser recovers from falls by a tenth within half of them, by more than noise.
         """
         if self._rise is None:
-            self._rise = self._risen()
+            above, inside, soon = self._latest()
+            middle, stays = self._risen(above, inside)
+            if np.count_nonzero(soon != inside):  # some have long steps
+                sooner, stay = self._risen(above, soon)
+                stay &= above[-1] >= _NEAR * np.max(np.where(inside, above, -np.inf), axis=0, initial=0.0)
+                middle, stays = np.where(stay, sooner, middle), stays | stay
+            self._rise = middle, stays
         return self._rise
 
-    def _risen(self) -> tuple[FloatArray, BoolArray]:
-        above, inside = self._latest()
+    def _risen(self, above: FloatArray, inside: BoolArray) -> tuple[FloatArray, BoolArray]:
         newer = inside & (inside.sum(axis=0) // 2 > _AFTER)
         parts = np.concatenate([inside, newer, inside & ~newer], axis=1)
         middles, lows = _quantiles(np.concatenate([above] * 3, axis=1), parts, 0.5, 0.2)
         (middle, new, old), low = middles.reshape(3, -1), lows[: len(self)]
         with np.errstate(invalid="ignore"):
-            falls = (new < 0.7 * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
+            falls = (new < _NEAR * old) | ((new < _KEEPS_UP * old) & (old - new > _BEYOND * self.noise))
             stays = (low >= 0.5 * middle) & ~falls & np.isfinite(middle)
         return np.where(np.isfinite(middle), middle, 0.0), stays
 
@@ -348,14 +353,16 @@ class Course(Evidence):
         """Return by how much (jobs,) the last looks lie above the level, as `rise` does."""
         return self.rise()[0]
 
-    def _latest(self) -> tuple[FloatArray, BoolArray]:
-        """Return the looks (WINDOW, jobs) against the level, and which of them `rise` is of."""
+    def _latest(self) -> tuple[FloatArray, BoolArray, BoolArray]:
+        """Return the looks (WINDOW, jobs) against the level, which of them `rise` is of, and which of long steps."""
         steps = np.fmax(self.recent_step[-1] - self.recent_step, _AFTER)
         age = np.where(self.recent_at < 0, 0, self.recent_at[-1] - self.recent_at)
         inside = (age <= _STAYS_MS) | (age[_NEXT] < _MOST_OF_IT * _STAYS_MS)
         inside &= self.recent_at >= 0
-        inside |= (steps[_NEXT] < FEW_STEPS - 1) | (_AFTER < _LEAST_LOOKS)
-        return np.where(np.isfinite(self.recent), self.recent, -np.inf), inside
+        inside |= (_AFTER < _LEAST_LOOKS) | (steps[_NEXT] < _FEWEST_STEPS - 1)
+        few = steps[_NEXT] < FEW_STEPS - 1
+        above = np.where(np.isfinite(self.recent), self.recent, -np.inf)
+        return above, inside | few, inside | (few & (age[_NEXT] < _LONG_MS))
 
     def since_when(self, job: int) -> int:
         """Return when the rise of a job that is seen in its last looks began, ms."""

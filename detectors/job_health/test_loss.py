@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from detectors.contract import FloatArray
 from detectors.core.tails import Tails
-from detectors.job_health.examples import ENTITY, Training, from_then, nan_from, tape_of
+from detectors.job_health.examples import ENTITY, Change, Training, from_then, nan_from, tape_of
 from detectors.job_health.loss import Course, Steps
-from detectors.job_health.test_detector import found, run
+from detectors.job_health.test_detector import STEADY, found, run
+from detectors.tapes.gpus import START
 
 
 def test_a_loss_that_is_no_number_is_found_soon_after_other_work_began() -> None:
@@ -35,6 +37,28 @@ def test_a_loss_that_falls_back_slowly_is_one_finding_until_it_is_back() -> None
     assert found(tape_of(replace(Training(), loss=falls_back, minutes=60))) == [
         ("loss_anomaly", "firing"), ("loss_anomaly", "resolved"),
     ]  # fmt: skip
+
+
+SLOW = replace(STEADY, step_s=330.0, minutes=600, noise=0.1, gpus_reported=False)
+"""A job of reinforcement learning, whose steps take five and a half minutes each."""
+
+
+def test_of_steps_that_take_minutes_three_are_enough() -> None:
+    (fired,) = run(tape_of(replace(SLOW, loss=from_then(25_000, 7.0), grad=from_then(25_000, 9.0))))
+    assert (fired.fault, dict(fired.entity)) == ("loss_anomaly", ENTITY)
+    assert 25_000 + 2 * 330 < (fired.detected_at - START) / 1000 <= 25_000 + 3 * 330 + 60
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        from_then(25_000, 7.0, 25_000 + 2 * 330),
+        lambda at, value: value * (1 + 6 * np.exp(-np.maximum(at - 25_000, 0) / 500) * (at >= 25_000)),
+    ],
+    ids=["two steps", "falls back"],
+)
+def test_a_spike_of_long_steps_is_nothing(loss: Change) -> None:
+    assert run(tape_of(replace(SLOW, loss=loss))) == []
 
 
 def test_a_state_without_what_is_known_of_the_past_takes_it_from_the_blocks() -> None:
