@@ -15,6 +15,7 @@ _SWITCH_PORT = re.compile(
     r"\b(?:port|interface) ([\w/.:-]+?),? (?:oper state set from \w+ to|changed state to|is) (up|down)\b", re.IGNORECASE
 )
 """SONiC: ``Port Ethernet8 oper state set from up to down``; others: ``Interface Ethernet8, changed state to down``."""
+_OF_BOND, _OF_SLOT = re.compile(r"bond(\d+)"), re.compile(r"en(p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 _NUMBER = re.compile(r"(\d+)$")
 _WORD = re.compile(r"[\w-]+")
 _KEPT = 8
@@ -54,7 +55,7 @@ class Lines:
     def _port_in(self, machine: str, message: str) -> tuple[End, bool] | None:
         """Return which port of a machine a line is about, and whether it is down; None for any other line.
 
-        A NIC that the topology names is known by that name, whatever it is.
+        A NIC that the topology names is known by that name, whatever it is, or by that of its network interface.
         """
         port = _SWITCH_PORT.search(message)
         if port is not None:
@@ -63,7 +64,8 @@ class Lines:
         if not down and not BACK.search(message):
             return None
         known = {str(nic["nic"]) for nic in self._fleet.nodes.get(machine, {}).get("nics") or ()}
-        for word in _WORD.findall(message):
+        words = _WORD.findall(message)
+        for word in [*words, *(device for name in words for device in _of_interface(name))]:
             if word in known:
                 return ("nic", machine, word), down
         device = _DEVICE.search(message)
@@ -104,6 +106,21 @@ class Lines:
         """Take what `snapshot` returned."""
         self._downs = {(kind, owner, port): list(at) for (kind, owner, port), at in state[0]}
         self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
+
+
+def _of_interface(name: str) -> tuple[str, ...]:
+    """Return what the RDMA device of a network interface may be called; nothing where its name does not say.
+
+    The mlx5 driver calls that of bond0 mlx5_bond_0, and udev those of enp12s0f1 and enp12s0f1np1 rocep12s0f1, of a card
+    with one port rocep12s0 (rdma-core, rdma_rename).
+
+    >>> _of_interface("enp12s0f0np0")
+    ('rocep12s0f0', 'rocep12s0')
+    """
+    if (bond := _OF_BOND.fullmatch(name)) is not None:
+        return (f"mlx5_bond_{bond[1]}",)
+    slot = _OF_SLOT.fullmatch(name)
+    return () if slot is None else (f"roce{slot[1]}", f"roce{slot[1]}".removesuffix("f0"))
 
 
 def _as_rdma(device: str) -> str:

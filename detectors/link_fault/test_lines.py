@@ -38,6 +38,23 @@ def test_a_nic_is_known_by_the_name_that_the_topology_gives_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nic", "interface"),
+    [
+        ("mlx5_bond_0", "bond0"),
+        ("rocep12s0f1", "enp12s0f1np1"),
+        ("rocep12s0", "enp12s0f0np0"),
+        ("rocep12s0", "enp12s0"),
+    ],
+)
+def test_a_nic_is_known_by_its_network_interface_where_that_says_which_it_is(nic: str, interface: str) -> None:
+    lines = Lines(Fleet({"nodes": [{"name": "v001", "nics": [{"nic": nic}]}]}))
+    for other in ("bond-mgmt", "bond1", "eno1", "enp13s0f0", interface):
+        lines.take([LogRecord(START, "kernel", f"mlx5_core 0000:0c:00.0 {other}: Link down", node="v001")])
+    assert [end for end, _ in lines.lost()] == [("nic", "v001", nic)]
+    assert len(lines.downs(("nic", "v001", nic), 0)) == 1
+
+
+@pytest.mark.parametrize(
     ("message", "port", "down"),
     [
         ("swss#orchagent: :- updatePortOperStatus: Port Ethernet8 oper state set from up to down", "Ethernet8", True),
