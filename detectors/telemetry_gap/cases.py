@@ -6,13 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from detectors.contract import Entity, Instant
+from detectors.contract import Entity, FloatArray, Instant
 from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.presence import LATE, LEAST_READINGS, REBOOT_MS, Progress
 from detectors.fleet.scheduling import Scheduler
 from detectors.telemetry_gap.config import TelemetryGapConfig
+from detectors.telemetry_gap.exits import Exits
 from detectors.telemetry_gap.freeze import REPEATS, Freeze
 from detectors.telemetry_gap.streams import OF_NODES, Cables, Streams
 
@@ -70,10 +71,11 @@ class Cases(Kept):
         freezes: dict[str, Freeze],
         progress: Progress,
         scheduler: Scheduler,
+        exits: Exits,
     ) -> None:
         self._config, self._fleet, self._streams = config, fleet, streams
         self._gpus, self._ports, self._nics = freezes["dcgm"], freezes["switch"], freezes["nic"]
-        self._progress, self._scheduler = progress, scheduler
+        self._progress, self._scheduler, self._exits = progress, scheduler, exits
         self._cables = Cables(fleet)
         self._jobs: dict[str, str] = {}
         """The job of every node, once it was asked for at this moment."""
@@ -117,7 +119,8 @@ class Cases(Kept):
         for kind in OF_NODES:
             if kind == "storage":
                 continue  # file systems are mounted and unmounted as jobs want them
-            heard, needed, away = streams.of[kind].heard, streams.of[kind].needed, streams.away(kind, now)
+            heard, needed = streams.of[kind].heard, self._needed(kind)
+            away = streams.away(kind, now, needed)
             if not np.count_nonzero(away):
                 continue
             recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)
@@ -137,6 +140,20 @@ class Cases(Kept):
                 shown = "other streams" if alive[node] else self._shown_alive(name, node, since, usual, beside, now)
                 if shown and name not in self.excused and not self._accounted_for(name, since + int(usual), now):
                     yield Case("node", name, -1, "silent", kind, since, usual, float(needed[node]), shown, beside)
+
+    def _needed(self, kind: str) -> FloatArray:
+        """Return how long (nodes,) a stream has to be away, ms: where a log says that its exporter ended, as it did
+        last, the policy's time is enough, however long silences here are by chance.
+        """
+        stream, nodes = self._streams.of[kind], self._streams.nodes
+        if not (ended := self._exits.of(kind)):
+            return stream.needed
+        needed, least, heard = stream.needed.copy(), stream.least(), stream.heard
+        for name, at in ended.items():
+            node = nodes.known(name)
+            if node is not None and node < len(needed) and at >= heard.last[node] - 2 * heard.usual[node]:
+                needed[node] = min(needed[node], least[node])
+        return needed
 
     def _shown_alive(
         self, name: str, node: int, since: Instant, usual_ms: float, beside: frozenset[str], now: Instant
@@ -229,7 +246,8 @@ class Cases(Kept):
 
     def _silent_switches(self, now: Instant) -> Iterator[Case]:
         streams, names = self._streams, self._streams.switches.names
-        heard, needed, away = streams.of["switch"].heard, streams.of["switch"].needed, streams.away("switch", now)
+        heard, needed = streams.of["switch"].heard, streams.of["switch"].needed
+        away = streams.away("switch", now, needed)
         if not np.count_nonzero(away):
             return
         recent = (heard.last >= 0) & (heard.silent(now) <= _FORGET_MS)

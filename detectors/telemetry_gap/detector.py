@@ -4,10 +4,11 @@ A stream of a node (GPUs, NICs, BMC) or of a switch that is away for five minute
 firmware take so long), and longer than such streams are ever away here by chance, is a gap if something shows that the
 node lives: another in-band stream of it, or steps of its job after the silence began; for a switch its links that are
 up, or the job on its nodes. A BMC alone that is silent holds up no work: that is for information. Scrapes get lost
-several in a row, and collectors pause for a minute or two: that is nobody's work. A stream that stutters is away on
-balance. A GPU whose every reading is exactly the one before for as long is frozen if its energy counter stands still
-too, its job goes on, or the readings show it at work; most GPUs of a node make the node. A switch is frozen if no port
-counts while NICs on it move data.
+several in a row, and collectors pause for a minute or two: that is nobody's work; where systemd's line says that the
+exporter ended, five minutes suffice, however long silences here are. A stream that stutters is away on balance. A GPU
+whose every reading is exactly the one before for as long is frozen if its energy counter stands still too, its job goes
+on, or the readings show it at work; most GPUs of a node make the node. A switch is frozen if no port counts while NICs
+on it move data.
 
 Three or more that stop in the same instant are one collector: one finding, on the first of them by name, with
 `affected` saying how many and the pod or rack they share; there its BMC, and no job that stopped, suffice as a sign
@@ -33,6 +34,7 @@ from detectors.fleet.scheduling import Scheduler
 from detectors.spec import load_spec
 from detectors.telemetry_gap.cases import MOST, TOGETHER, TOGETHER_INTERVALS, Case, Cases
 from detectors.telemetry_gap.config import TelemetryGapConfig
+from detectors.telemetry_gap.exits import Exits
 from detectors.telemetry_gap.freeze import REPEATS, Freeze
 from detectors.telemetry_gap.streams import Streams
 
@@ -49,7 +51,7 @@ class TelemetryGap(BaseDetector):
     spec: ClassVar[DetectorSpec] = load_spec(__package__ or "")
     config_type: ClassVar[type[DetectorConfig]] = TelemetryGapConfig
 
-    KEPT = ("_streams", "_freezes", "_progress", "_scheduler", "_cases")
+    KEPT = ("_streams", "_freezes", "_progress", "_scheduler", "_cases", "_exits")
     _config: TelemetryGapConfig
 
     def __init__(self, config: DetectorConfig, fleet: Fleet) -> None:
@@ -65,12 +67,13 @@ class TelemetryGap(BaseDetector):
             "nic": Freeze(config, "nic", self.spec.fields["nic"][1:], None),
         }
         self._progress = Progress(fleet)
-        self._scheduler = Scheduler(fleet)
-        self._cases = Cases(config, fleet, self._streams, self._freezes, self._progress, self._scheduler)
+        self._scheduler, self._exits = Scheduler(fleet), Exits()
+        self._cases = Cases(config, fleet, self._streams, self._freezes, self._progress, self._scheduler, self._exits)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
-        """Note what the scheduler says of nodes."""
+        """Note what the scheduler says of nodes, and systemd of exporters."""
         self._scheduler.take(records)
+        self._exits.take(records)
         return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:

@@ -97,6 +97,11 @@ class Stream(Kept):
             self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
 
+    def least(self) -> FloatArray:
+        """Return how long (owners,) a silence has to last that chance does not explain anyhow, ms."""
+        usual = np.nan_to_num(self.heard.usual)
+        return np.asarray(np.maximum(self._least_s * 1000 + usual, LEAST_READINGS * usual))
+
     def _ended_by_chance(self, excused: BoolArray | None, dark_at: IntArray | None) -> FloatArray:
         """Count the silences that ended now as time away, if none was a case; return the intervals (n,) of those to
         learn from.
@@ -167,8 +172,8 @@ class Streams(Kept):
         self.dark = some & dark
         self.dark_at[self.dark] = now
 
-    def away(self, kind: str, now: Instant) -> BoolArray:
-        """Return which owners are away for too long, at a stretch or on balance.
+    def away(self, kind: str, now: Instant, needed: FloatArray) -> BoolArray:
+        """Return which owners are away for too long, at a stretch or on balance; `needed` (owners,) in ms.
 
         After a boot exporters come back one after the other: their silence counts from when the node came back.
         """
@@ -180,7 +185,7 @@ class Streams(Kept):
         if kind in IN_BAND:
             since = np.where(self.dark, since, np.maximum(since, self.dark_at))
         spent = now - since
-        return silent & ((spent >= stream.needed) | (stream.away_ms + spent >= _ON_BALANCE * stream.needed))
+        return silent & ((spent >= needed) | (stream.away_ms + spent >= _ON_BALANCE * stream.needed))
 
     def seen_alive(self, kind: str, now: Instant) -> BoolArray:
         """Return which nodes another in-band stream shows alive since stream `kind` fell silent, (nodes,)."""
