@@ -18,7 +18,7 @@ def test_lost_traffic_is_found_by_the_field_that_is_a_rate() -> None:
 
 
 def carried(readings: FloatArray) -> FloatArray:
-    """Return what is said of one GPU at each of its readings (n,), 10 s apart."""
+    """Return what is given of one GPU at each of its readings (n,), 10 s apart."""
     links_of = Carried()
     links_of.grow(1)
     one, at = np.array([0]), np.arange(len(readings)) * 10_000
@@ -39,9 +39,9 @@ def test_a_counter_that_begins_anew_or_of_which_a_copy_comes_late_stays_one() ->
     assert carried(anew)[60:] == pytest.approx(1e5)
     late = counter.copy()
     late[5::10] = counter[3:-2:10]
-    said = carried(late)
-    assert np.isnan(said[5::10]).all()
-    assert said[18::10] == pytest.approx(1e5)
+    given = carried(late)
+    assert np.isnan(given[5::10]).all()
+    assert given[18::10] == pytest.approx(1e5)
 
 
 @pytest.mark.parametrize(("severity", "found"), [("Fatal", True), ("Non-fatal", False)])
