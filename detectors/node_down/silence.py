@@ -24,9 +24,9 @@ class Silence(Columns):
 
     By stream and node: whether it is `known`, and `there` still when the node was last heard. The interval is that of
     the fastest stream that was: a storage client read every minute does not make the GPUs' silence of half a minute
-    usual. `needed` is how long silence alone has to last: longer than any that ends by itself here, and so many
-    readings of the slower of GPUs and NICs. The last one that ended did so at `ended_at` (ms; -1 never), after
-    `ended_ms`.
+    usual. `needed` is how long silence alone has to last, from the last reading on: longer than any that ends by itself
+    here, and so many readings of the slower of GPUs and NICs. The last one that ended did so at `ended_at` (ms; -1
+    never), after `ended_ms`.
     """
 
     last: IntArray = column(NEVER)
@@ -68,8 +68,8 @@ class Silence(Columns):
         slowest = np.where(agents > 0, agents, np.fmax(self.usual, 0.0))
         self.silent_ms = np.where(self.last >= 0, now - self.last, 0).astype(np.float64)
         self.missed = np.fmax(self.silent_ms / np.maximum(self.usual, 1.0), 0.0)
-        needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, config.least_s, 0.0)
-        self.needed = np.maximum(needed, LEAST_READINGS * slowest)
+        needed = too_long(self.usual, self.lapses, config.false_alarms_per_100_node_days, 0.0, 0.0)
+        self.needed = np.maximum(needed, np.fmax(config.least_s * 1000, LEAST_READINGS * slowest))
 
     def beside(self, node: int, now: Instant) -> int:
         """Return how many nodes are silent for about as long as one of them, or were until a moment ago."""

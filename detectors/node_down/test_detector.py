@@ -164,6 +164,12 @@ def test_on_silence_alone_it_takes_five_minutes_and_a_reboot_without_a_job() -> 
     assert 895 <= (fired.detected_at - START) / 1000 - DIES_S <= 905
 
 
+@pytest.mark.parametrize("interval_s", [5.0, 15.0])
+def test_silence_alone_takes_no_longer_where_readings_are_slower(interval_s: float) -> None:
+    (fired,) = firing(idle(silenced(tape_of(replace(MUTE, interval_s=interval_s)), [CULPRIT]), IDLE_S))
+    assert 285 <= float(fired.evidence["silent_s"]) <= 290
+
+
 def test_a_mount_that_is_read_every_minute_makes_nobody_wait_for_nine_of_its_readings() -> None:
     nodes, minutes = tuple(name(node) for node in range(MUTE.nodes)), np.arange(1, MUTE.minutes)
     times = np.repeat(START + 60_000 * minutes.astype(np.int64), len(nodes)) + 2_000
