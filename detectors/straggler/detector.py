@@ -1,25 +1,25 @@
 """Straggler: one GPU, or one node, for which all others of its job wait, and no other fault says why.
 
-Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its
-own habit and with the others' (`ranks`, `rank_places`). Where they do not, DCGM's readings show who computes while the
+Three rungs, by what a cluster reports. Where ranks report their times, each rank's computation is compared with its own
+habit and with the others' (`ranks`, `rank_places`). Where they do not, DCGM's readings show who computes while the
 others wait (`readings`, `watch`), or whose power alone sets it apart from those that spin (`silent_chips`), and what
 the job lost by it: in its step times, else in its own activity (`job_pace`). On each the culprit's own shortfall must
-explain what the job loses. A node whose NIC came up at a lower speed than it had, while steps got longer, is one, too:
-all ranks wait as long for it (`slow_links`). What is odd and slows nobody is reported once, as information. Most GPUs
-of a node together are the node, and of one node there is one finding at a time.
+explain what the job loses; where demand sets the pace of a service, which reports no steps, a quarter more time for the
+same work at a slow clock is enough. A node whose NIC came up at a lower speed than it had, while steps got longer, is
+one, too: all ranks wait as long for it (`slow_links`). What is odd and slows nobody is reported once, as information.
+Most GPUs of a node together are the node, and of one node there is one finding at a time.
 
 Who does more work is given it, and is not slow: it is left out where tensor activity is read, or another rank came to
 have less to do meanwhile. Nor is a rank that is the longest while steps are as ever; but who comes to be slow where all
 other ranks are alike is, however busy it is. Nor are nodes of whatever jobs that wait for data at once, as their
 storage is slow.
 
-It is wrong where a few ranks of a job get more work, none less, and tensor activity is not read (an alert), where
-the last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ
-hide other nodes), where a single node has the whole job and all its GPUs slow down alike or its job has no name, where
-a GPU or a node is a little slower by its readings from the job's first minutes on (taken for its habit), and where a
-fault that has a name leaves no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as
-neighbours in tensor parallelism count the wait for each other as computation; the GPU is named where its readings make
-it the one.
+It is wrong where a few ranks of a job get more work, none less, and tensor activity is not read (an alert), where the
+last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide
+other nodes), where a single node has the whole job and all its GPUs slow down alike, where a GPU or a node is a little
+slower by its readings from the job's first minutes on (taken for its habit), and where a fault that has a name leaves
+no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours in tensor
+parallelism count the wait for each other as computation; the GPU is named where its readings make it the one.
 """
 
 from collections.abc import Sequence

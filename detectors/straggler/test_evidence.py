@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.contract import FloatArray
+from detectors.contract import Finding, FloatArray
 from detectors.core.evidence import Rises
 from detectors.core.tails import Tails
 from detectors.fleet.fleet import INFERRED, Job
@@ -14,13 +14,26 @@ from detectors.signals.throttle_bits import HW_POWER_BRAKE
 from detectors.spec import configure
 from detectors.straggler.comparison import Comparison
 from detectors.straggler.detector import Straggler
-from detectors.straggler.examples import CULPRIT, DRAM, PLAIN, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
+from detectors.straggler.examples import (
+    CLOCK,
+    CULPRIT,
+    DRAM,
+    PLAIN,
+    POWER,
+    REASONS,
+    SM,
+    TENSOR,
+    UTIL,
+    Slow,
+    from_to,
+    tape_of,
+)
 from detectors.straggler.readings import SIGNALS, STARVED
 from detectors.straggler.suspects import Suspect
 from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
 from detectors.tapes.gpus import instant, name
-from detectors.tapes.tape import play
+from detectors.tapes.tape import Tape, play
 
 
 def test_a_slow_step_after_a_brake_is_no_straggler() -> None:
@@ -32,11 +45,52 @@ def test_a_slow_step_after_a_brake_is_no_straggler() -> None:
     assert entities(replace(PLAIN, minutes=20, felt="clock", dcgm=braked, slow=slow)) == []
 
 
+def alerts_of(tape: Tape, job_id: str = "812") -> list[Finding]:
+    """Return what fires and is no note, of a tape whose job is called `job_id`."""
+    jobs = [replace(event, job=replace(event.job, job_id=job_id)) for event in tape.jobs]
+    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
+    found = play(replace(tape, jobs=jobs), [choice])[0]
+    return [one for one in found if one.severity != "info" and one.state == "firing"]
+
+
+@pytest.mark.parametrize("job_id", ["812", f"{INFERRED}v000"])
 @pytest.mark.parametrize("felt", ["clock", "memory"])
-def test_of_a_node_by_itself_whose_job_reports_no_steps_who_is_slow_is_named_where_the_others_wait(felt: str) -> None:
-    alone = replace(SEEN, nodes=1, felt=felt, slow=[Slow([3], 900, factor=1.3)])
-    found = without_steps(alone)
-    assert [dict(finding.entity) for finding in found if finding.severity != "info"] == [{"node": name(0), "gpu": 3}]
+def test_of_a_node_by_itself_whose_job_reports_no_steps_who_is_slow_is_named_where_the_others_wait(
+    felt: str, job_id: str
+) -> None:
+    tape = tape_of(replace(SEEN, nodes=1, felt=felt, slow=[Slow([3], 900, factor=1.3)]))
+    found = alerts_of(replace(tape, rows=tape.rows[1:]), job_id)
+    assert [dict(finding.entity) for finding in found] == [{"node": name(0), "gpu": 3}]
+
+
+def test_a_gpu_that_its_host_starves_is_waited_for_though_the_others_idle_between_steps_too() -> None:
+    def used(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        return np.where((at_s >= 900) & (np.arange(values.shape[1]) == 3), 75.0, np.full_like(values, 93.0))
+
+    slow = replace(SEEN, nodes=1, felt="clock", slow=[Slow([3], 900, factor=1.25)])
+    same = {CLOCK: from_to(1410.0, 0, 1e9, range(8)), UTIL: used, SM: from_to(np.nan, 0, 1e9, range(8))}
+    same[POWER] = lambda at_s, values: values * np.where((at_s >= 900) & (np.arange(values.shape[1]) == 3), 0.85, 1.0)
+    tape = tape_of(replace(slow, dcgm=same | dict.fromkeys((TENSOR, DRAM), others_do)))
+    (found,) = alerts_of(replace(tape, rows=tape.rows[1:]), f"{INFERRED}v000")
+    assert dict(found.entity) == {"node": name(0), "gpu": 3}
+    assert "busy 75 % of the time" in found.summary
+
+
+def others_do(_: FloatArray, values: FloatArray) -> FloatArray:
+    """Return for all GPUs what the first reads."""
+    return np.repeat(values[:, :1], values.shape[1], axis=1)
+
+
+@pytest.mark.parametrize(("factor", "steps", "found"), [(1.4, False, True), (1.4, True, False), (1.15, False, False)])
+def test_where_demand_sets_the_pace_a_gpu_that_takes_far_longer_for_the_same_work_costs_time_to_answer(
+    factor: float, *, steps: bool, found: bool
+) -> None:
+    def times(by: float) -> Any:
+        return lambda at_s, values: values * np.where((at_s >= 900) & (np.arange(values.shape[1]) == 3), by, 1.0)
+
+    tape = tape_of(replace(SEEN, nodes=1, felt="clock", dcgm={CLOCK: times(1 / factor), TENSOR: times(factor)}))
+    alerts = alerts_of(tape if steps else replace(tape, rows=tape.rows[1:]))
+    assert [dict(one.entity) for one in alerts] == ([{"node": name(0), "gpu": 3}] if found else [])
 
 
 def test_a_gpu_that_takes_thirteen_times_as_long_is_named_though_its_activity_shows_less() -> None:
@@ -58,10 +112,7 @@ def test_a_chip_that_is_active_for_longer_by_its_slow_clock_has_a_slow_clock() -
 
     slow = replace(SEEN, felt="clock", slow=[Slow([3], 600, factor=1.4)], dcgm={SM: resident})
     tape = tape_of(slow)
-    guessed = [replace(event, job=replace(event.job, job_id=f"{INFERRED}v000")) for event in tape.jobs]
-    choice = (Straggler, configure(Straggler.config_type, Straggler.spec, {}))
-    found = play(replace(tape, rows=tape.rows[1:], jobs=guessed), [choice])[0]
-    alerts = [one for one in found if one.severity != "info" and one.state == "firing"]
+    alerts = alerts_of(replace(tape, rows=tape.rows[1:]), f"{INFERRED}v000")
     assert [dict(one.entity) for one in alerts] == [{"node": name(0), "gpu": 3}]
     assert alerts[0].detected_at <= instant(600 + 300)
 
