@@ -38,8 +38,9 @@ _DRAWS: Final = 0.9
 """Of its limit: what a GPU that the limit holds draws on the mean of a minute, with communication in it."""
 _CRC_PER_S: Final = 1.0
 """NVLink CRC errors: DCGM warns of any and calls 100 a second a failure; links lose bandwidth in between."""
-_REPLAYS_PER_S: Final = 0.5
-"""Packets sent again on a host link: DCGM's bar for sixteen lanes of the fifth generation, the highest that it has."""
+_REPLAYS_PER_S, _FULL_LINK = 0.5, float(2**5 * 16)
+"""Packets sent again on a host link: DCGM's bar for sixteen lanes of the fifth generation, the highest that it has; of
+slower and narrower links it is lower by what these carry."""
 _HOLDS_MS: Final = 180_000
 """Throttling by heat comes and goes within some scrapes; three minutes hold at 60 s scrapes."""
 _MEAN_MS: Final = 60_000.0
@@ -153,8 +154,9 @@ class KnownCauses(Columns):
             linked |= more >= _CRC_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
         resent = of("DCGM_FI_DEV_PCIE_REPLAY_COUNTER")
         named, more = linked | (carries < _LINK_LEFT * once_carried), resent - once_resent
-        if np.count_nonzero(more >= _REPLAYS_PER_S):
-            named |= more >= _REPLAYS_PER_S * clamp(since_ms / 1000, 1.0, 60.0)
+        if np.count_nonzero(more >= 1):  # mostly none
+            allowed_per_s = _REPLAYS_PER_S * np.fmin(once_carried / _FULL_LINK, 1.0)
+            named |= (more >= 1) & (more >= allowed_per_s * clamp(since_ms / 1000, 1.0, 60.0))
         if np.count_nonzero(reasons >= (_NAMED & -_NAMED)):
             named |= stated & ((bits_of(reasons) & _NAMED) != 0)
         cut = ~self.stated[where] & busy & (clock <= BY_TWO * self.peak[where])

@@ -302,6 +302,9 @@ def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
     assert entities(heat) == []
     assert entities(link) == []
     assert entities(resent) == []
+    # Of sixteen lanes of the fourth generation DCGM allows 16 a minute, half of the fifth's.
+    fewer = [{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER": _grows(CULPRIT, a_second)} for a_second in (0.3, 0.1)]
+    assert [entities(replace(SUDDEN, dcgm=one)) for one in fewer] == [[], [GPU]]
     halved = {CLOCK: from_to(705, ONSET_S, 1e9, [CULPRIT]), **UNREAD}
     assert entities(replace(SUDDEN, dcgm=halved)) == [], "from the first reading on, though no reason is read"
     cut = from_to(705, ONSET_S, 1e9, [CULPRIT])
@@ -309,9 +312,9 @@ def test_where_another_fault_explains_it_that_one_is_the_finding() -> None:
     assert entities(replace(SUDDEN, dcgm=comes_and_goes)) == [], "a minute's mean does not show it"
 
 
-def _grows(gpu: int) -> Any:
-    """Return a counter that grows by one a second from the onset on, at one GPU."""
-    return lambda at_s, values: np.floor(np.maximum(at_s - ONSET_S, 0)) * (np.arange(values.shape[1]) == gpu)
+def _grows(gpu: int, a_second: float = 1.0) -> Any:
+    """Return a counter that grows from the onset on, at one GPU."""
+    return lambda at_s, values: np.floor(a_second * np.maximum(at_s - ONSET_S, 0)) * (np.arange(values.shape[1]) == gpu)
 
 
 @pytest.mark.parametrize(
