@@ -62,6 +62,14 @@ def chance_allowed(budget: float, interval_ms: float) -> float:
     return budget * interval_ms / _100_NODE_DAYS_MS
 
 
+def at_least(usual: FloatArray, least_s: float, least_readings: float) -> FloatArray:
+    """Return how long (n,), in ms, silences last at least that are no chance, however seldom there are any here:
+    `least_s` beyond the reading that was due by the `usual` interval (n,; ms, NaN), and `least_readings` intervals.
+    """
+    due = np.where(np.isfinite(usual), usual, 0.0)
+    return np.maximum(least_s * 1000 + due, least_readings * due)
+
+
 def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float) -> FloatArray:
     """Return from when on (n,), in ms, silences are no chance: for owners with `usual` intervals (n,; ms, NaN).
 
@@ -70,6 +78,4 @@ def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, l
     """
     typical = median_of(usual)
     typical = 0.0 if math.isnan(typical) else typical
-    intervals = max(least_readings, lapses.beyond(chance_allowed(budget, typical)))
-    due = np.where(np.isfinite(usual), usual, 0.0)
-    return np.maximum(least_s * 1000 + due, np.fmax(intervals * usual, 0.0))
+    return np.fmax(at_least(usual, least_s, least_readings), lapses.beyond(chance_allowed(budget, typical)) * usual)

@@ -12,7 +12,7 @@ from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
-from detectors.storage.waits import DEVIATIONS, FAR, LASTS_MS, MEMORY_S, soon
+from detectors.storage.waits import DEVIATIONS, FAR, LASTS_MS, MEMORY_S, since_when, soon
 
 _FIELDS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE")
 _CLOCK = "DCGM_FI_DEV_SM_CLOCK"
@@ -94,8 +94,7 @@ class JobsUse(Columns):
         spared &= ~(clock < _SAME_CLOCK * self.clocks.level[some])
         self.at[some], self.idle[some] = now, np.where(idles, more, 0.0)
         self.rise[some] = np.fmax(self.idle[some], np.where(spared, np.minimum(less / _SPINS_AT, 1.0), 0.0))
-        since = self.longer_since[some]
-        self.longer_since[some] = np.where(self.rise[some] > 0, np.where(since < 0, now, since), -1)
+        self.longer_since[some] = since_when(self.rise[some] > 0, self.longer_since[some], now)
         learn = ~np.isin(some, kept) & (used >= 100 * _AT_WORK)
         for habit, value in ((self.usual, idle), (self.draws, watts), (self.clocks, clock)):
             sure = learn & np.isfinite(value)

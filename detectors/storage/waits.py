@@ -29,6 +29,11 @@ _FEW = 4
 """So few steps in a window may all have been long by chance: the window before must show it, too."""
 
 
+def since_when(longer: BoolArray, since: IntArray, now: Instant) -> IntArray:
+    """Return since when (jobs,) each job takes longer, ms, if it does now; -1 of the others."""
+    return np.asarray(np.where(longer, np.where(since < 0, now, since), -1))
+
+
 def soon(longer_since: IntArray, since: Instant) -> BoolArray:
     """Return which jobs (jobs,) began to take longer, `longer_since` (ms), about when a mount came to be slow."""
     return np.asarray((longer_since >= since - _LEAD_MS) & (longer_since <= since + _LAG_MS))
@@ -98,7 +103,7 @@ class Waits(Columns):
             with np.errstate(invalid="ignore", divide="ignore"):
                 rise = np.where(far, (value[some] - level) / unit, 0.0)
             longer = self.longer_since if name == "step_rise" else self.waits_since
-            longer[some] = np.where(rise > 0, np.where(longer[some] < 0, now, longer[some]), -1)
+            longer[some] = since_when(rise > 0, longer[some], now)
             if name == "step_rise":
                 before, self.alone[some] = self.alone[some], rise
                 rise = np.where(count[some] < _FEW, np.minimum(rise, before), rise)

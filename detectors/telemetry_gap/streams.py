@@ -12,7 +12,7 @@ from detectors.core.survivors import Survivors
 from detectors.core.tails import Tails
 from detectors.fleet.cabling import cables
 from detectors.fleet.fleet import Fleet
-from detectors.fleet.lapses import Lapses, too_long
+from detectors.fleet.lapses import Lapses, at_least, too_long
 from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Roster, reported
 from detectors.signals.watts import Watts
 from detectors.telemetry_gap.config import TelemetryGapConfig
@@ -99,8 +99,7 @@ class Stream(Kept):
 
     def least(self) -> FloatArray:
         """Return how long (owners,) a silence has to last that chance does not explain anyhow, ms."""
-        usual = np.nan_to_num(self.heard.usual)
-        return np.asarray(np.maximum(self._least_s * 1000 + usual, LEAST_READINGS * usual))
+        return at_least(self.heard.usual, self._least_s, LEAST_READINGS)
 
     def _ended_by_chance(self, excused: BoolArray | None, dark_at: IntArray | None) -> FloatArray:
         """Count the silences that ended now as time away, if none was a case; return the intervals (n,) of those to
