@@ -11,7 +11,7 @@ from detectors.core.statistics import known_or
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.signals.gpus_at_work import GpusAtWork
-from detectors.signals.heat_limits import warmest_of
+from detectors.signals.heat_limits import HeatLimits
 from detectors.signals.throttle_bits import CLOCKS_SETTING, SW_POWER_CAP, THERMAL, ThrottledTime
 
 OTHERWISE: Final = CLOCKS_SETTING | SW_POWER_CAP | THERMAL
@@ -47,7 +47,7 @@ class Work(GpusAtWork):
         """Begin with nothing; see `GpusAtWork`."""
         super().__init__(config, fleet, counter, by_reason)
         self.heated = ThrottledTime()
-        self._warmest: FloatArray = np.empty((2, 0))
+        self._heat_limits = HeatLimits(self.layout)
 
     def _parts(self) -> list[Columns]:
         return [*super()._parts(), self.heated]
@@ -59,13 +59,11 @@ class Work(GpusAtWork):
 
     def _describe(self) -> None:
         super()._describe()
-        new = self.layout.node[self._warmest.shape[1] :].tolist()
-        warmest = warmest_of(self.layout.model_of(self.layout.names[node]) for node in new)
-        self._warmest = np.concatenate([self._warmest, warmest], axis=1)
+        self._heat_limits.extend()
 
     def note_heat(self, those: IntArray) -> None:
         """Take note of which GPUs that are held down now are as warm as they may be, chip or memory."""
-        hot = those[(np.array([self.temp[those], self.memory[those]]) >= self._warmest[:, those]).any(axis=0)]
+        hot = those[self._heat_limits.reached(those, self.temp[those], self.memory[those])]
         self.hot_at[hot] = self.at[hot]
 
     def was_hot(self, gpus: IntArray) -> BoolArray:

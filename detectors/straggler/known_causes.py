@@ -16,7 +16,7 @@ from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.signals.brakes import BY_TWO, COSTS, HALVED, NODE_LEFT, SLOWED, UNSPENT
-from detectors.signals.heat_limits import warmest_of
+from detectors.signals.heat_limits import HeatLimits
 from detectors.signals.link_lines import BACK, LOST
 from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.set_clocks import SetClocks
@@ -93,7 +93,7 @@ class KnownCauses(Columns):
         self.links_lost: dict[str, Instant] = {}
         self.links_back: dict[str, Instant] = {}
         self.set_clocks = SetClocks()
-        self._warmest: FloatArray = np.empty((2, 0))
+        self._heat_limits = HeatLimits(layout)
 
     def begin_afresh(self, name: str) -> None:
         """Go on without the links and clocks that older versions did not note."""
@@ -165,8 +165,7 @@ class KnownCauses(Columns):
         if len(capped := (reasons == SW_POWER_CAP).nonzero()[0]):
             self.capped_at[gpus[capped]] = at[capped]
         heat = of("DCGM_FI_DEV_GPU_TEMP")
-        chip, memory = (warmest[where] for warmest in self._warmest)
-        hot = (heat >= chip) | (of("DCGM_FI_DEV_MEMORY_TEMP") >= memory)
+        hot = self._heat_limits.reached(where, heat, of("DCGM_FI_DEV_MEMORY_TEMP"))
         if np.count_nonzero(hot):
             self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
@@ -182,11 +181,7 @@ class KnownCauses(Columns):
         self._layout.extend()
         start = self.count
         self.grow(len(self._layout))
-        if self._warmest.shape[1] < self.count:
-            layout = self._layout
-            new = layout.node[self._warmest.shape[1] : self.count].tolist()
-            warmest = warmest_of(layout.model_of(layout.names[node]) for node in new)
-            self._warmest = np.concatenate([self._warmest, warmest], axis=1)
+        self._heat_limits.extend()
         for index in range(start, self.count):
             entity = self._layout.entity(index)
             for facts in self._fleet.nodes.get(str(entity["node"]), {}).get("gpus", ()):
