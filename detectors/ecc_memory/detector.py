@@ -5,9 +5,9 @@ double-bit errors or of rows remapped for uncorrectable errors that grows, the f
 63 and 64 (which are these two flags in words) and XID 92 (the driver's own word on the rate of corrected errors).
 Lines, field and counters of one event are one finding; an uncorrectable error stays open until the GPU is seen to be
 reset, or to have been away. A counter that is already at 7 when the telemetry begins is history; a flag that is already
-set is a fault, for it still asks for a reset. XID 63 says that a row or, on Volta, a page was recorded for replacement,
-for one of two reasons: beside an uncorrectable error it is part of that, which asks for the reset anyway; alone it is a
-pending remap. Rows counted as given up for corrected errors are information: applications go on unaffected (NVIDIA, GPU
+set is a fault, for it still asks for a reset. XID 63 says that a row or, on Volta, a page was recorded for replacement:
+a remap that waits for a reset, beside the uncorrectable error that it may come with, unless the flag, where it is read,
+stays clear. Rows counted as given up for corrected errors are information: applications go on unaffected (NVIDIA, GPU
 Memory Error Management), and it is the flag that asks for a reset.
 
 Inferred: a storm of corrected errors, from evidence that its GPU's habit, its peers and chance do not explain
@@ -46,9 +46,6 @@ _CLEAR_READINGS = 2
 _QUIET_MS = 3_600_000
 """What asks for no reset (a contained error), or whose GPU cannot be watched, is over when it stays away for an
 hour."""
-_TOGETHER_MS = 30_000
-"""XID 63 waits so long for an uncorrectable error that it comes with: their lines are seconds apart, and dcgm-exporter
-collects what counts every 30 s by default."""
 _FLAGS: dict[Fault, tuple[str, Severity, str, str]] = {
     "row_remap_pending": (
         "pending", "ticket", "a row remap waits for a reset", "reset the GPU as soon as its node is free",
@@ -84,7 +81,6 @@ class EccMemory:
         self._layout = GpuLayout(fleet)
         self._catalogue = XidCatalogue(config.xid_overrides)
         codes = self._catalogue.codes("uncorrectable_memory", "remap_recorded", "remap_failed", "correctable_memory")
-        self._recorded = self._catalogue.codes("remap_recorded")
         self._xids = XidWatch(codes, self._layout)
         self._memory = MemoryReadings()
         self.tails = Tails(config.calibration)
@@ -116,7 +112,7 @@ class EccMemory:
         self._grow(len(self._layout))
         found: list[Finding] = []
         recorded: list[XidEvent] = []
-        for event in self._xids.drain(now, self._recorded, _TOGETHER_MS):
+        for event in self._xids.drain(now):
             group = self._catalogue.of(event.code).group
             if group == "uncorrectable_memory":
                 found += self._error(now, event.node, event.gpu, event)
@@ -159,8 +155,6 @@ class EccMemory:
         evidence = self._says(gpu, event, xid)
         if counted:
             evidence["new_uncorrectable_errors"] = float(memory.uncorrected[gpu])
-        if any((event.node, event.gpu) == (node, gpu) for event in self._xids.waiting()):
-            evidence["row_remap_recorded"] = 1
         step = "replace" if evidence.get("row_remap_failure") == 1 else xid.ours if xid else "reset"
         quoted = f" ({xid.quoted})" if xid is not None and step == xid.ours else ""
         if xid is not None:
@@ -190,7 +184,7 @@ class EccMemory:
         return evidence | line_evidence(event, xid) if event is not None and xid is not None else evidence
 
     def _remap(self, now: Instant, fault: Fault, event: XidEvent) -> list[Finding]:
-        """Raise what XID 63 or 64 says in words; 63 only where no flag and no uncorrectable error says more."""
+        """Raise what XID 63 or 64 says in words; 63 only where no flag says more."""
         where = self._layout.named(event.node, event.gpu)
         if event.again:
             return []
@@ -199,7 +193,6 @@ class EccMemory:
                 return []
             if (error := self._book.get(_UNCORRECTABLE, where)) is not None:
                 error.memo["asks_reset"] = True
-                return []
         xid = self._catalogue.of(event.code)
         evidence = self._says(event.gpu, event, xid)
         if event.gpu >= 0 and not self._memory.failure_known[event.gpu] and fault == "row_remap_failure":

@@ -32,7 +32,7 @@ nor is one that is a little longer, where they idle.
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
 """Of a job on one node whose GPUs idle, or that reports no steps: a user may sit at its prompt, or at a breakpoint, and
-no other node waits for it. Information."""
+no other node waits for it. Information; so is a job whose log shows a debugger's prompt."""
 _WORKED, _IDLE_MS = 360, 480_000
 """Half an hour of work, a point of the grid every 5 s, and twice what evaluations take in public runs (MLPerf 405B): a
 job of several nodes that idles for longer, as never before, has no user at its prompt."""
@@ -123,7 +123,7 @@ class HangJudge:
             if job.inferred or len(job.nodes) == 1:
                 return None
             patience = max(patience, _SAVING_ALONE_MS if self._activity.first_node_idles(number) else _IDLE_MS)
-        if self._maybe_interactive(job, spinning, steps):
+        if self._maybe_interactive(job, last, spinning, steps):
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "uploading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
@@ -142,9 +142,9 @@ class HangJudge:
         name = self._name(job, last, reported)
         return self._hang(now, job, name, number, pace, patience, last, since, spinning=spinning)
 
-    @staticmethod
-    def _maybe_interactive(job: Job, spinning: bool, steps: Pace | None) -> bool:
-        return len(job.nodes) == 1 and (not spinning or steps is None)
+    def _maybe_interactive(self, job: Job, last: Instant, spinning: bool, steps: Pace | None) -> bool:
+        debugged = self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS
+        return debugged or (len(job.nodes) == 1 and (not spinning or steps is None))
 
     def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
         """Return what a job is called: an inferred one as the only job of unknown nodes whose steps ended with it."""
@@ -222,7 +222,7 @@ class HangJudge:
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        severity: Severity = "info" if self._maybe_interactive(job, spinning, steps) else "page"
+        severity: Severity = "info" if self._maybe_interactive(job, last, spinning, steps) else "page"
         score = 0.9 if spinning else 0.75
         return Hang(job, since, f"{in_words(job, name)} {what}: {how}", evidence, score, name, severity)
 

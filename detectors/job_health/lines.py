@@ -19,6 +19,7 @@ _MATTERS = {
     "watchdog": r"Watchdog caught collective operation timeout|collective operation timeout|Watchdog timeout.*NCCL|"
     r"Timed out waiting \d+ ?ms for|NCCL watchdog.*(?:timed out|hang)|ProcessGroup\w+.*timed out|"
     r"monitoredBarrier.*timeout",
+    "debugging": r"\((?:Pdb\+*|gdb)\)|\bipdb>|\bbreakpoint\(\)|waiting for (?:a |the )?debugger",
     "saved": r"(?:successfully |finished |done )sav\w+|saved (?:a )?checkpoint|checkpoint (?:was )?saved",
     "saving": r"\bsaving\b.*(?:checkpoint|state|model)|\bcheckpoint\b.*\b(?:being saved|saving|writing)\b",
     "uploading": r"\b(?:uploading|exporting|consolidating)\b|\bpushing\b.*\b(?:hub|registry|model)\b",

@@ -162,3 +162,17 @@ def test_gpus_that_are_busy_at_four_fifths_of_the_power_of_light_steps_spin_if_t
     valid = {field: np.ones(len(at_s), bool) for field in values}
     alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
     assert [str(one.entity["job_id"]) for one in run(alone) if one.state == "firing"] == hangs
+
+
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        ("> train.py(212)<module>() -> breakpoint()", [("info", 900)]),
+        ("(Pdb) ", [("info", 900)]),
+        ("ok", [("page", 150)]),
+    ],
+)
+def test_a_job_that_a_debugger_holds_is_information(prompt: str, found: list[tuple[str, float]]) -> None:
+    tape = tape_of(replace(HUNG, minutes=30, lines=[line(483, prompt, "job", name(0))]))
+    fired = [(one.severity, (one.detected_at - START) / 1000 - 480) for one in run(tape) if one.state == "firing"]
+    assert fired == [(severity, pytest.approx(after_s, abs=30)) for severity, after_s in found]

@@ -13,9 +13,14 @@ _PORT_WORK: Final = re.compile(
 )
 """Of a port that was taken down by hand the line has the name, and the switch's."""
 _COMMAND: Final = re.compile(
-    r"\bCOMMAND=\S*(?:ibportstate\b.*\bdisable|ip link set\b.*\bdown|ifdown|ifconfig\b.*\bdown|mlxlink\b.*\bDN)\b"
+    r"\bCOMMAND=\S*(?:ibportstate\b.*\bdisable|ip link set\b.*\bdown|ifdown|ifconfig\b.*\bdown|mlxlink\b.*\bDN"
+    r"|config interface shutdown)\b"
 )
-"""What sudo logs of somebody who takes a port down."""
+"""What sudo logs of somebody who takes a port down, of a node or of a switch with SONiC."""
+_INTERFACE: Final = re.compile(r"\b(?:link set(?: dev)?|ifdown|ifconfig) (?:en|eth|ib|bond)\w+")
+"""The kernel's name of a port, of which topologies have the RDMA device."""
+_AT_ONCE_MS: Final = 90_000
+"""What a command takes down is down at the next reading, a minute later at most."""
 _HANDS: Final = re.compile(
     r"\b(?:re-?seat|re-?cabl|swap|replac|unplug|clean)\w*\b[^.;]{0,24}?"
     r"\b(?:optic|transceiver|cable|module|fib(?:re|er)|sfp|dac|aoc)", re.IGNORECASE
@@ -48,6 +53,8 @@ class Announced:
         """Of lines on single ports: when, and their words."""
         self._burnt: dict[str, Instant] = {}
         """By node, when the firmware of its NICs was last being changed."""
+        self._shut: dict[str, Instant] = {}
+        """By node, when one of its interfaces was last taken down by the kernel's name."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -58,6 +65,9 @@ class Announced:
             if by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message):
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
+            if record.node and _COMMAND.search(record.message) and _INTERFACE.search(record.message):
+                self._shut = {name: at for name, at in self._shut.items() if record.at - at <= _BURN_MS}
+                self._shut[record.node] = record.at
             if record.node and _BURN.search(record.message):
                 self._burnt = {name: at for name, at in self._burnt.items() if record.at - at <= _BURN_MS}
                 self._burnt[record.node] = record.at
@@ -76,17 +86,18 @@ class Announced:
         switches = (owner for kind, owner, _ in ends if kind == "switch")
         if any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches):
             return True
-        nodes = (owner for kind, owner, _ in ends if kind == "nic")
-        if any(-_LATE_MS <= since - self._burnt.get(node, -2 * _BURN_MS) <= _BURN_MS for node in nodes):
-            return True
-        lines = [words for at, words in self._ports if -_LATE_MS <= since - at <= _HOLDS_MS]
-        return any(owner in words and port in words for words in lines for _, owner, port in ends)
+        nodes = [owner for kind, owner, _ in ends if kind == "nic"]
+        for lines, lasts_ms in ((self._burnt, _BURN_MS), (self._shut, _AT_ONCE_MS)):
+            if any(node in lines and -_LATE_MS <= since - lines[node] <= lasts_ms for node in nodes):
+                return True
+        named = [words for at, words in self._ports if -_LATE_MS <= since - at <= _HOLDS_MS]
+        return any(owner in words and port in words for words in named for _, owner, port in ends)
 
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
-        return [dict(self._at), [list(line) for line in self._ports], dict(self._burnt)]
+        return [dict(self._at), [list(line) for line in self._ports], dict(self._burnt), dict(self._shut)]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
         self._at, self._ports = dict(state[0]), [(at, list(words)) for at, words in state[1]]
-        self._burnt = dict(state[2]) if len(state) > 2 else {}
+        self._burnt, self._shut = (dict(state[n]) if len(state) > n else {} for n in (2, 3))

@@ -22,6 +22,8 @@ _MOVING = 0.01
 _SHARE = 0.2
 """Of the siblings' traffic: with less a NIC was no rail of the job before either; with more it is not silent now. While
 siblings carry less than that of their own, the whole job pauses."""
+_LEAST = 1000.0
+"""Bytes a millisecond: a thousandth of a link of 10 Gb/s is no collective's traffic, and comes and goes."""
 _PLAUSIBLE = 1e18
 
 
@@ -79,7 +81,7 @@ class Rails(Columns):
     def quiet(self, last: IntArray, usual: FloatArray) -> IntArray:
         """Return the NICs that moved data and, last heard at `last`, have not for long."""
         least = np.fmax(QUIET_MS, 4 * usual)
-        known = (self.learnt >= _LEARNT) & (self.moved >= 0)
+        known = (self.learnt >= _LEARNT) & (self.moved >= 0) & (self.level >= _LEAST)
         return np.flatnonzero(known & (last - np.maximum(self.moved, self.either) >= least))
 
     def moves(self, nics: list[int], since: Instant, last: Instant) -> list[int]:

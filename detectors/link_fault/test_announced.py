@@ -29,6 +29,12 @@ from detectors.tapes.cluster import START, line, name, tape_of, without
         (f"ops: reseating optic {UPLINK['switch']} Ethernet99", "scheduler", None, "page"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "info"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link show {UPLINK['port']}", "kernel", UPLINK["switch"], "page"),
+        (
+            f"sonic {UPLINK['switch']} sudo: ops : COMMAND=/usr/local/bin/config interface shutdown {UPLINK['port']}",
+            "kernel",
+            None,
+            "info",
+        ),
         (f"{UPLINK['switch']} {UPLINK['port']}: module event: unplugged cable", "kernel", None, "page"),
         ("mlx5_core: firmware version: 28.39", "kernel", name(1), "page"),
     ],
@@ -56,6 +62,19 @@ def test_a_nic_that_gets_its_firmware_starts_anew(node: int, before_s: float, se
     tape = cable_lowered(tape_of(replace(SCENE, minutes=15)), [(720.0, 1e9)])
     burn = line(720 - before_s, "kernel", "mlx5_core: firmware burn 28.43 requested by mlxfwreset", node=name(node))
     (found,) = run(replace(tape, logs=[burn]))
+    assert (dict(found.entity), found.severity) == (NIC, severity)
+
+
+@pytest.mark.parametrize(
+    ("node", "before_s", "interface", "severity"),
+    [(1, 20, "ens6np0", "info"), (1, 200, "ens6np0", "page"), (2, 20, "ens6np0", "page"), (1, 20, "docker0", "page")],
+)
+def test_a_nic_is_taken_down_by_the_name_that_the_kernel_has_for_it(
+    node: int, before_s: float, interface: str, severity: str
+) -> None:
+    tape = cable_lowered(tape_of(replace(SCENE, minutes=15)), [(720.0, 1e9)])
+    shut = f"sudo: netops : COMMAND=/usr/sbin/ip link set {interface} down"
+    (found,) = run(replace(tape, logs=[line(720 - before_s, "kernel", shut, node=name(node), severity="info")]))
     assert (dict(found.entity), found.severity) == (NIC, severity)
 
 

@@ -276,6 +276,19 @@ def test_a_nic_whose_own_traffic_ends_is_no_rail_that_fell_silent() -> None:
     assert firing(tape) == []
 
 
+@pytest.mark.parametrize(("shrunk", "found"), [(1, [("link_down", NIC)]), (1e6, [])], ids=["a job's", "chatter"])
+def test_a_nic_that_carries_next_to_nothing_is_no_rail(shrunk: float, found: list[Any]) -> None:
+    def stop(rows: Any, values: Any) -> Any:
+        values = np.floor(values / shrunk)
+        values[where(rows, AT_S, **NIC)] = values[where(rows, 0, AT_S, **NIC)].max()
+        return values
+
+    tape = tape_of(SCENE)
+    for field in ("port_rcv_data", "port_xmit_data"):
+        tape = changed(tape, "nic", field, stop)
+    assert firing(tape) == found
+
+
 def test_a_nic_that_is_gone_while_its_siblings_report_is_down() -> None:
     assert firing(without(tape_of(SCENE), "nic", AT_S, **NIC)) == [("link_down", NIC)]
 

@@ -8,7 +8,7 @@ All come a scrape after the kernel's line, so the same code of the same GPU with
 What is taken between two points of the grid is handed out by `drain`, in order of event time.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -178,16 +178,12 @@ class XidWatch(Kept):
         if held is None or event.at < held.at:
             self._pending[key] = event
 
-    def drain(self, now: Instant, later: Collection[int] = (), wait_ms: int = 0) -> list[XidEvent]:
-        """Return the events since the last call, in order of time, and forget them.
-
-        Those with a code of `later` wait for so long, for what may explain them.
-        """
+    def drain(self, now: Instant) -> list[XidEvent]:
+        """Return the events since the last call, in order of time, and forget them."""
         if not self._pending:
             return []
-        waits = {key: event for key, event in self._pending.items() if event.code in later and now - event.at < wait_ms}
-        found = [self._placed(event) for key, event in self._pending.items() if key not in waits]
-        self._pending = waits
+        found = [self._placed(event) for event in self._pending.values()]
+        self._pending = {}
         self._recent = {key: at for key, at in self._recent.items() if now - at <= SAME_MS}
         events: list[XidEvent] = []
         for event in sorted(found, key=_order):
@@ -198,10 +194,6 @@ class XidWatch(Kept):
             self._recent[keys[0]] = max(now, self._recent.get(keys[0], now))
             events.append(replace(event, again=again))
         return events
-
-    def waiting(self) -> list[XidEvent]:
-        """Return the events that `drain` left."""
-        return [self._placed(event) for event in self._pending.values()]
 
     def _placed(self, event: XidEvent) -> XidEvent:
         if event.seen_in != KERNEL:
