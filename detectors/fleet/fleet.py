@@ -28,6 +28,7 @@ SHORTEST_STEP_S: Final = 0.001
 """What a trainer reports below is no step's time: a counter that has not begun, or one of no work."""
 _REMEMBERED_MS: Final = 3_600_000
 """For so long it is remembered how jobs ended."""
+_GIVEN_MS: Final = 7 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Fleet:
         self.jobs: dict[str, Job] = {}
         self._maintenance: dict[str, Job] = {}
         self._over: dict[str, tuple[int, str]] = {}
+        self._given: dict[str, int] = {}
         self._entities: dict[str, list[EntityKey]] = {kind: [] for kind in KEYS}
         self._index: dict[str, dict[EntityKey, int]] = {kind: {} for kind in KEYS}
         self._stepped: IntArray = np.empty(0, np.int64)
@@ -120,6 +122,9 @@ class Fleet:
         """Let a job start or end; the end of a job that is not known is no news."""
         if event.event == "start":
             (self._maintenance if event.job.maintenance else self.jobs)[event.job.job_id] = event.job
+            if not event.job.maintenance:
+                self._given = {node: at for node, at in self._given.items() if event.at - at <= _GIVEN_MS}
+                self._given |= dict.fromkeys(event.job.nodes, event.job.start)
             self._over.pop(event.job.job_id, None)  # it was put back into the queue
         else:
             for jobs in (self.jobs, self._maintenance):
@@ -146,6 +151,10 @@ class Fleet:
         ]
         return max(having, key=lambda job: (job.start, job.job_id), default=None)
 
+    def given_at(self, node: str) -> int:
+        """Return when the latest job that a node was given in the last week started, over or not; -1: none."""
+        return self._given.get(node, -1)
+
     def is_idle(self, node: str) -> bool:
         """Return whether no job has a node, where a scheduler says of others which have theirs."""
         return self.job_of(node) is None and any(not job.inferred for job in self.jobs.values())
@@ -161,6 +170,7 @@ class Fleet:
             ],
             "maintenance": [[job.job_id, job.nodes, job.start] for job in self._maintenance.values()],
             "over": [[job_id, at, state] for job_id, (at, state) in self._over.items()],
+            "given": [[node, at] for node, at in self._given.items()],
         }
 
     @classmethod
@@ -177,6 +187,8 @@ class Fleet:
             fleet.jobs[job_id] = Job(job_id, tuple(nodes), start, gpus_per_node, parts)
         for job_id, nodes, start in state.get("maintenance", ()):
             fleet._maintenance[job_id] = Job(job_id, tuple(nodes), start, maintenance=True)
+        given = state.get("given") or [[node, job.start] for job in fleet.jobs.values() for node in job.nodes]
+        fleet._given = dict(given)
         fleet._over = {job_id: (at, ended) for job_id, at, ended in state.get("over", ())}
         return fleet
 

@@ -11,7 +11,7 @@ from detectors.core.statistics import median_of
 from detectors.core.tails import Tail
 
 _100_NODE_DAYS_MS: Final = 100 * 86_400_000
-_BEYOND: Final = 2.0
+BEYOND: Final = 2.0
 """A silence must be so many times as long as the longest that chance explains: the next of n silences is longer than
 twice the longest of them with a probability of 1 / (16 n), if the tail beyond is that of `core.tails` (index 4)."""
 _INDEX: Final = 4
@@ -46,10 +46,10 @@ class Lapses(Kept):
         longer = float(self._tail.odds(np.array([missed - 1]))[0]) if known else max(missed, 1.0) ** -_INDEX
         return believed(self._rate * longer, self.readings)
 
-    def beyond(self, chance: float) -> float:
-        """Return how many intervals a silence must last that begins after a reading with less than this `chance`."""
+    def longest(self, chance: float) -> float:
+        """Return how many intervals the longest silence lasts that begins after a reading with this `chance`."""
         longest = self._tail.quantile(min(chance / self._rate, 1.0))
-        return 0.0 if math.isnan(longest) else _BEYOND * (longest + 1)
+        return 0.0 if math.isnan(longest) else longest + 1
 
 
 def believed(odds: float, seen: float) -> float:
@@ -70,12 +70,15 @@ def at_least(usual: FloatArray, least_s: float, least_readings: float) -> FloatA
     return np.maximum(least_s * 1000 + due, least_readings * due)
 
 
-def too_long(usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float) -> FloatArray:
+def too_long(
+    usual: FloatArray, lapses: Lapses, budget: float, least_s: float, least_readings: float, beyond: float = BEYOND
+) -> FloatArray:
     """Return from when on (n,), in ms, silences are no chance: for owners with `usual` intervals (n,; ms, NaN).
 
-    They last `least_s` beyond the reading that was due, `least_readings` intervals, and longer than those that end by
-    themselves here.
+    They last `least_s` beyond the reading that was due, `least_readings` intervals, and `beyond` times as long as those
+    that end by themselves here.
     """
     typical = median_of(usual)
     typical = 0.0 if math.isnan(typical) else typical
-    return np.fmax(at_least(usual, least_s, least_readings), lapses.beyond(chance_allowed(budget, typical)) * usual)
+    longest = lapses.longest(chance_allowed(budget, typical))
+    return np.fmax(at_least(usual, least_s, least_readings), beyond * longest * usual)

@@ -130,12 +130,16 @@ _READINESS = re.compile(
     r"\bKubelet stopped posting node status|\bNodeNotReady\b|\b(?P<ready>NodeReady)\b", re.IGNORECASE
 )
 """Reasons of Kubernetes' events of nodes, and the condition's words: exporters of events give the node beside them."""
-_DAEMON = re.compile(r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet)\b(?!.*\b[Ss]tart(?:ed|ing)\b)")
+_DAEMON = re.compile(
+    r"(?:slurmd|slurmstepd|pbs_mom|sbatchd|kubelet|sshd(?:-session)?|CRON|crond|containerd|dockerd|chronyd)\b"
+    r"(?!.*\b(?:[Ss]tart(?:ed|ing)|listening on)\b)"
+)
 """Daemons that run on the node itself and log by their own name; that they start follows a boot."""
 _PROGRAM = re.compile(
-    r"segfault at |traps: \S+\[\d+\]|perf: interrupt took too long|Killed process \d+|\bXid\b.*\bpid='?\d+"
+    r"segfault at |traps: \S+\[\d+\]|perf: interrupt took too long|Killed process \d+|\bXid\b.*\bpid='?\d+|"
+    r"\((?:veth|cali)\w+\) entered|: (?:veth|cali)\w+: link becomes ready|apparmor=\"(?:ALLOWED|DENIED)"
 )
-"""What a kernel logs of programs that run; of a kernel that hangs, or boots, there are other lines."""
+"""What a kernel logs of programs and containers that run; of a kernel that hangs, or boots, there are other lines."""
 _MAINTENANCE = re.compile(r"(?:^|[\W_])(?:maint(?:enance)?|reservation|reserved)(?:[\W_]|$)", re.IGNORECASE)
 ADMINS: Final = frozenset({"root", "slurm"})
 """Users whose jobs may be no work at all."""
@@ -277,8 +281,7 @@ class Scheduler:
         word = self._purpose.get(node)
         if word is None or word.state != "out" or now - word.at > _REMEMBERED_MS:
             return None
-        job = self._fleet.job_of(node)
-        return word if job is None or job.start <= word.at else None
+        return word if self._fleet.given_at(node) <= word.at else None
 
     def back_at(self, node: str) -> Instant:
         """Return when the scheduler last took a node back that was out on purpose; -1 where it did not."""

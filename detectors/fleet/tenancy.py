@@ -33,6 +33,10 @@ class Tenancy:
         ended, job_id = self._ended.get(node, (-1, ""))
         return job.job_id if job is not None else job_id if ended >= since else None
 
+    def left(self, node: str, since: Instant, until: float) -> bool:
+        """Return whether the last job that ended on a node did so after `since`, and before `until`."""
+        return since < self._ended.get(node, (-1, ""))[0] <= until
+
     def go_on_with(self, survivors: Survivors) -> None:
         """Forget the last jobs of nodes that are gone."""
         for node in survivors.names("machine") & self._ended.keys():

@@ -150,6 +150,22 @@ def test_only_schedulers_and_orderly_kernels_are_heard() -> None:
     assert states("Kernel panic - not syncing: Fatal exception", "kernel", "v003") == []
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("IPv6: ADDRCONF(NETDEV_CHANGE): cali5044da9f: link becomes ready", ["alive"]),
+        ("cni0: port 53(veth8c4031c7) entered blocking state", ["alive"]),
+        ('audit: type=1400 apparmor="DENIED" operation="ptrace"', ["alive"]),
+        ("sshd[6268]: Accepted publickey for hd from 10.0.2.127 port 61441 ssh2", ["alive"]),
+        ("sshd[900]: Server listening on 0.0.0.0 port 22.", []),
+        ("IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready", []),
+        ("Linux version 5.15.0-105-generic", []),
+    ],
+)
+def test_what_a_kernel_logs_of_containers_and_logins_shows_that_its_node_is_alive(words: str, found: list[str]) -> None:
+    assert states(words, "kernel", "v003") == [("v003", state) for state in found]
+
+
 def test_a_daemon_on_the_node_speaks_for_it_beside_the_kernel_too() -> None:
     kubelet = 'kubelet[2210]: I0617 10:12:14 prober.go:107] "Probe succeeded" pod="serve/chat-0"'
     assert states(kubelet, "kernel", "v003") == [("v003", "alive")]
@@ -228,7 +244,12 @@ def test_out_holds_until_the_node_is_back_or_gets_a_new_job() -> None:
     assert scheduler.on_purpose("v2", AT + 1000) is None
     fleet.happen(JobEvent(AT - 5, "start", Job("1", ("v1",), AT - 5)))
     assert scheduler.on_purpose("v1", AT + 1000) is not None
-    fleet.happen(JobEvent(AT + 500, "start", Job("2", ("v1",), AT + 500)))
+    second = Job("2", ("v1",), AT + 500)
+    fleet.happen(JobEvent(AT + 500, "start", second))
+    assert scheduler.on_purpose("v1", AT + 1000) is None
+    fleet.happen(JobEvent(AT + 700, "end", second, "NODE_FAIL"))
+    fleet = Fleet.restore(None, fleet.snapshot())
+    assert fleet.given_at("v1") == AT + 500
     assert scheduler.on_purpose("v1", AT + 1000) is None
     again = Scheduler(fleet)
     again.load(scheduler.snapshot())

@@ -11,7 +11,7 @@ import numpy as np
 from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import GPU_NODES, Columns, column
 from detectors.fleet.gpus import GpuLayout, reported
-from detectors.fleet.lapses import Lapses, chance_allowed
+from detectors.fleet.lapses import BEYOND, Lapses, chance_allowed
 from detectors.fleet.presence import NEVER, Attendance
 from detectors.gpu_lost.config import GpuLostConfig
 
@@ -143,9 +143,8 @@ class RollCall(Columns):
         gone = np.bincount(node[(self.missed > 0) & known], minlength=count)
         few = gone <= _FEW * np.bincount(node[known], minlength=count)
         of = node[suspects]
-        least = np.maximum(
-            np.floor(self._config.least_s * 1000 / self._nodes.usual[of]), self.lapses.beyond(self._chance(budget))
-        )
+        by_chance = BEYOND * self.lapses.longest(self._chance(budget))
+        least = np.maximum(np.floor(self._config.least_s * 1000 / self._nodes.usual[of]), by_chance)
         settled = (self._back.back_at[of] <= self.last[suspects]) | (self.missing_ms(suspects) >= UNSURE_MS)
         return suspects[(self.missed[suspects] >= least) & settled & few[of]]
 

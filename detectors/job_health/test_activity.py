@@ -165,14 +165,11 @@ def test_gpus_that_are_busy_at_four_fifths_of_the_power_of_light_steps_spin_if_t
 
 
 @pytest.mark.parametrize(
-    ("prompt", "found"),
-    [
-        ("> train.py(212)<module>() -> breakpoint()", [("info", 900)]),
-        ("(Pdb) ", [("info", 900)]),
-        ("ok", [("page", 150)]),
-    ],
+    ("prompt", "severity", "after_s"),
+    [("> train.py(212)<module>() -> breakpoint()", "info", 900), ("(Pdb) ", "info", 900), ("ok", "page", 150)],
 )
-def test_a_job_that_a_debugger_holds_is_information(prompt: str, found: list[tuple[str, float]]) -> None:
+def test_a_job_that_a_debugger_holds_is_information(prompt: str, severity: str, after_s: float) -> None:
     tape = tape_of(replace(HUNG, minutes=30, lines=[line(483, prompt, "job", name(0))]))
-    fired = [(one.severity, (one.detected_at - START) / 1000 - 480) for one in run(tape) if one.state == "firing"]
-    assert fired == [(severity, pytest.approx(after_s, abs=30)) for severity, after_s in found]
+    (fired,) = (one for one in run(tape) if one.state == "firing")
+    assert fired.severity == severity
+    assert (fired.detected_at - START) / 1000 - 480 == pytest.approx(after_s, abs=30)

@@ -57,8 +57,6 @@ _SIGNS_BEFORE_MS: Final = 180_000
 """A SEL or kernel line this long before the silence still speaks of it: BMCs are read every minute."""
 _TOGETHER: Final = 3
 """So many nodes are not silent for as long at once by chance: it is for what they share, most often a collector."""
-_CYCLE_MS: Final = 180_000
-"""A power cycle by the BMC, or a loss of AC that its supplies come back from, takes seconds to a minute."""
 _STUCK_MS: Final = 150_000
 """Policy of `job_health`: GPUs that wait for others for so long hang, and their node is silent since. Where scrapes are
 seldom that is sooner than nine readings."""
@@ -191,8 +189,8 @@ class NodeDown(BaseDetector):
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
     def _stays_off(self, case: Case, now: Instant) -> bool:
-        """Return whether a node without a job draws no power for longer than one that is power-cycled."""
-        return now - case.last >= max(_CYCLE_MS, LEAST_READINGS * case.usual)
+        """Return whether a node without a job draws no power for longer than one that is power-cycled, and boots."""
+        return now - case.last >= max(1000 * self._config.least_s, LEAST_READINGS * case.usual)
 
     def _is_silent_for_good(self, case: Case, now: Instant) -> bool:
         """Return whether silence alone says it: longer than nodes here are ever silent, of all its streams at once."""
@@ -262,7 +260,9 @@ class NodeDown(BaseDetector):
             off=self._watts.off(number, last),
             watts=watts,
             watts_before=before,
-            draws_less=working and self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
+            draws_less=working
+            and not self._tenancy.left(node, last - _LATELY_MS, last + usual)  # it took its power with it
+            and self._watts.less_since(number, last, last + usual + 2 * float(bmc_usual[number])),
             bmc=bmc_in_a_word(int(bmc_last[number]), float(bmc_usual[number]), now),
             job_id=job_id,
             stopped=self._progress.stopped(job_id, now) if job_id and working else None,

@@ -25,6 +25,8 @@ LIVES: Final = 0.6
 _LESS: Final = 0.85
 """A node that draws less than that from the moment on at which it fell silent is no longer at work: identical nodes at
 work differ by a twentieth (public traces), and one that hangs draws what an idle one does."""
+_HANGS: Final = 0.75
+"""A node of eight GPUs of which some work draws a tenth or two less when one of its jobs ends, or saves."""
 _OFF: Final = 0.1
 """A node that draws less is off: its BMC and supplies alone draw 15 to 50 W, an idle node of eight GPUs over 1 kW."""
 
@@ -120,10 +122,12 @@ class Watts(Columns):
         return bool((((self.fell_at[those] <= since) | back) & ~at_once).all())
 
     def less_since(self, node: int, since: Instant, until: float) -> bool:
-        """Return whether a node is no longer at work: it has drawn less without a pause, from some moment between
-        `since`, or shortly before, and `until` on.
+        """Return whether a node is no longer at work: it draws three quarters at most, and has drawn less without a
+        pause, from some moment between `since`, or shortly before, and `until` on.
         """
-        return bool(self._less_from(self._read(node, since), since, until).any())
+        those = self._read(node, since)
+        little = self.watts[those] < _HANGS * np.fmax(self.level[those], self.hour[those])
+        return bool((little & self._less_from(those, since, until)).any())
 
     def _less_from(self, those: IntArray, since: Instant, until: float) -> BoolArray:
         less_at = self.less_at[those]

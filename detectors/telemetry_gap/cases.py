@@ -179,7 +179,8 @@ class Cases(Kept):
             return ""
         if len(beside) >= TOGETHER:
             return "BMC"
-        return "watts by its BMC" if stopped is None and self._streams.watts.held(node, since) else ""
+        answers = self._scheduler.fate(name, since - _MISSED_BEFORE_MS) is None  # to its scheduler, as far as is known
+        return "watts by its BMC" if answers and stopped is None and self._streams.watts.held(node, since) else ""
 
     def _accounted_for(self, name: str, since: Instant, now: Instant) -> bool:
         """Return whether the scheduler took the node out before `since`, or says that it is down."""

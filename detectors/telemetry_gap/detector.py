@@ -3,7 +3,7 @@
 A stream of a node (GPUs, NICs, BMC) or of a switch that is away for five minutes (a BMC for half an hour: updates of
 firmware take so long), and longer than such streams are ever away here by chance, is a gap if something shows that the
 node lives: another in-band stream of it, or steps of its job after the silence began; for a switch its links that are
-up, or the job on its nodes. A BMC alone that is silent holds up no work: that is for information. Scrapes get lost
+up, or the job on its nodes. Of a BMC that is silent nobody sees its node's supplies, fans and inlet. Scrapes get lost
 several in a row, and collectors pause for a minute or two: that is nobody's work; where systemd's line says that the
 exporter ended, five minutes suffice, however long silences here are. A stream that stutters is away on balance. A GPU
 whose every reading is exactly the one before for as long is frozen if its energy counter stands still too, its job goes
@@ -147,7 +147,7 @@ class TelemetryGap(BaseDetector):
             "telemetry_gap",
             entity,
             started_at=min(case.since + int(case.usual_ms), now),
-            severity="info" if case.stream == "bmc" else "ticket",
+            severity="ticket",
             score=min(1.0, 0.8 + (0.2 if "steps" in case.alive else 0.0)),
             summary=f"{case.stream} readings of {whom if grouped else in_words(entity)} {did} for {silent_s:.0f} s; "
             f"{shows}, as shown by {case.alive}",

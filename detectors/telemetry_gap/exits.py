@@ -1,4 +1,4 @@
-"""Lines of systemd on exporters: what collects a stream of a node has ended, and is not away by chance."""
+"""Lines of systemd and the kernel on exporters: what collects a stream has ended, and is not away by chance."""
 
 import re
 from collections.abc import Sequence
@@ -9,9 +9,11 @@ from detectors.core.kept import Kept
 from detectors.core.survivors import Survivors
 
 _ENDED: Final = re.compile(
-    r"systemd\[\d+\]: (\S+)\.service: (?:Main process exited|Failed with result|Start request repeated too quickly)"
+    r"systemd\[\d+\]: (\S+)\.service: (?:Main process exited|Failed with result|Start request repeated too quickly)|"
+    r"Killed process \d+ \(([^)]+)\)"
 )
-"""As systemd writes it (src/core/service.c, unit.c), whatever ended the process, and when it starts it no more."""
+"""As systemd writes it (src/core/service.c, unit.c), whatever ended the process, and when it starts it no more; and the
+kernel of what it kills for want of memory (mm/oom_kill.c)."""
 _OF: Final = {
     "dcgm": re.compile(r"dcgm|hostengine|nvidia[\w-]*exporter", re.IGNORECASE),
     "nic": re.compile(r"node[_-]?exporter", re.IGNORECASE),
@@ -32,7 +34,7 @@ class Exits(Kept):
         for record in records:
             if record.source == "kernel" and record.node and (found := _ENDED.search(record.message)) is not None:
                 for kind, unit in _OF.items():
-                    if unit.search(found[1]):
+                    if unit.search(found[1] or found[2]):
                         self.at[kind][record.node] = record.at
 
     def of(self, kind: str) -> dict[str, Instant]:

@@ -21,6 +21,8 @@ IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
 OF_NODES: Final[tuple[Kind, ...]] = (*IN_BAND, "bmc")
 _UP: Final = {"nic": "state", "switch": "oper_up"}
 _ON_BALANCE: Final = 2.0
+_LONGER: Final = 1.1
+"""Of the longest silence that chance explains: what shows a node alive is evidence of its own, and nobody is paged."""
 _DARK: Final = 2.5
 """A node is dark when all its in-band streams are so many intervals late: one is missing, with room for jitter."""
 
@@ -92,7 +94,7 @@ class Stream(Kept):
         ended = self._ended_by_chance(excused, dark_at) if len(heard.late) else heard.late_by
         self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), ended)
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
-        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS)
+        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS, _LONGER)
         if np.count_nonzero(self.away_ms):
             self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
