@@ -304,7 +304,7 @@ class Straggler(Kept):
             return bool(one.sure and one.lag >= share and plain)
         if alone and not (one.works_alike() or one.is_waited_for(felt=True)):
             return False
-        slower = np.log1p(effect.slower) / (SAME_ORDER if one.how == SLOW_CLOCK else EXPLAINS)
+        slower = np.log1p(effect.slower) / (SAME_ORDER if one.how in (SLOW_CLOCK, STARVED) else EXPLAINS)
         explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
         felt = effect.slower >= max(self._config.job_share, one.costs() / SAME_ORDER)
         least = _LEAST_LAG * share if one.how == SLOW_CLOCK else 0.0

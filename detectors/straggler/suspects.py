@@ -46,7 +46,8 @@ _OTHER_WORK: Final = 0.6
 """Of the tensor activity of its peers: slow memory lengthens the step of all, and leaves each as much to compute."""
 EXPLAINS: Final = 1.5
 """A job can't lose more than its culprit's work is longer, as far as both are measured. Work that is longer at an equal
-clock may itself follow from what slows the job; a slow clock doesn't, and is given the whole factor of two."""
+clock may itself follow from what slows the job; a slow clock and idling among those that spin don't, and are given the
+whole factor of two: GPU_UTIL counts a moment as busy in which any kernel ran (NVML)."""
 _SIGNALS: Final = (
     ("sm_clock_mhz", CLOCK), ("power_w", POWER), ("tensor_activity", TENSOR), ("memory_activity", MEMORY),
     ("sm_activity", SM), ("busy_share", BUSY),

@@ -220,6 +220,14 @@ def test_of_two_nodes_one_idles_as_much_more_as_the_job_loses() -> None:
     assert entities(replace(starved, dcgm=idles)) == [{"node": name(1)}]
 
 
+@pytest.mark.parametrize(("shown", "severity"), [(0.55, "page"), (0.4, "info")])
+def test_use_shows_at_least_half_of_what_a_host_keeps_its_gpus_waiting(shown: float, severity: str) -> None:
+    used: dict[str, Any] = {UTIL: lambda _, values: 100 * (values / 100) ** shown, TENSOR: _unread}
+    slow = [Slow(range(8, 16), 2400, factor=1.34)]
+    fired, *_ = run(replace(SEEN, nodes=4, minutes=60, felt="host", slow=slow, dcgm=used))
+    assert (dict(fired.entity), fired.severity) == ({"node": name(1)}, severity)
+
+
 def test_profiling_that_stops_on_one_node_is_no_change_of_its_work() -> None:
     """The memory interface's utilisation (%) is another measure than DRAM activity, and GPU_UTIL than the engine's."""
 
