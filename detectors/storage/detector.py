@@ -6,9 +6,10 @@ on most clients for two minutes that is too improbable for chance, by the tail o
 alerts where somebody waits: jobs that move data there wait for data by `wait_rise` of their time more than they did;
 or, where they do not report that, take longer for their steps, soon after and with GPUs that idle for it; or, where
 they report no steps, their GPUs wait, at their usual clock and for longer than a pause. None waits for longer than its
-requests are under way (Little's law), nor for what it waited for long before. Where no
-such jobs move most of it, throughput halves, each client's requests take a twentieth of every second more than they
-did, or, where nobody counts them, queue on every client. Else it is of severity info.
+requests are under way (Little's law), nor for what it waited for long before. Unless those that
+move most of it report that they wait no longer than they did, it alerts, too, where throughput halves, each client's
+requests take a twentieth of every second more than they did, or, where nobody counts them, queue on every client. Else
+it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -47,7 +48,17 @@ from detectors.fleet.fleet import Fleet
 from detectors.spec import load_spec
 from detectors.storage.clients import READ, WRITE, Clients, Looks
 from detectors.storage.config import StorageConfig
-from detectors.storage.effect import Figures, MountHabits, felt_by, figures_of, of_clients, of_job, of_part, unexplained
+from detectors.storage.effect import (
+    Figures,
+    MountHabits,
+    felt_by,
+    figures_of,
+    of_clients,
+    of_job,
+    of_part,
+    speak_for,
+    unexplained,
+)
 from detectors.storage.habit import IDLE, LoadHabit
 from detectors.storage.part import WINDOW_S, Part, Parts
 from detectors.storage.use import GpuUse, JobsUse
@@ -58,8 +69,6 @@ _WORDS: Final = ("read", "write")
 _MINIMUM_LOOKS = 10
 """Five minutes; before that nothing is usual."""
 _LEAST_SPREAD = 0.02
-_SPEAK_FOR = 0.5
-"""Of what a mount's clients move: jobs that move less than that and wait no longer say nothing of the others."""
 _AFFECTED = 0.5
 """A client is affected from half the rise on (of the logarithm); fewer than these of them are slow by their links."""
 _MOST_CLIENTS = 0.6
@@ -270,13 +279,12 @@ class Storage(BaseDetector):
         way = int(np.argmax(np.where(np.isfinite(expected[:, place]), self._evidence.wealth[pair], -1.0)))
         rise, latency = np.log(looks.latency[:, place]) - expected[:, place], looks.latency[:, place]
         evidence = figures_of(looks, place, expected, np.exp(self._own.least()[2 * mount : 2 * mount + 2]))
-        users = [job for job, moved in uses.items() if moved[mount] > IDLE]
         wealth = float(self._evidence.wealth[pair].max())
         since = (
             int(self._evidence.since[pair[way]]) - _WINDOW_MS if wealth > 0 else int(self._mounts.starving_since[mount])
         )
         felt = felt_by(self._waits, self._use, now, since)
-        telling = [job for job in users if np.isfinite(felt[job])]
+        telling = [job for job, moved in uses.items() if moved[mount] > IDLE and np.isfinite(felt[job])]
         hungry = [job for job in telling if starving and self._waits.share[job] >= self._config.starving_share]
         held_up = hungry or self._held_up(now, mount, telling, felt)
         worst = max(
@@ -290,8 +298,9 @@ class Storage(BaseDetector):
         if worst is not None:
             figures, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
             evidence |= figures
-        elif not telling or sum(uses[job][mount] for job in telling) < _SPEAK_FOR * float(looks.load[:, place].sum()):
-            figures, effect = of_clients(self._usual, looks, place)
+        elif not speak_for(self._waits, now, {job: uses[job][mount] for job in telling}, looks, place):
+            high = rise >= math.log1p(self._config.latency_rise)
+            figures, effect = of_clients(self._usual, looks, place, self._parts.fall(looks, self._clients, mount, high))
             evidence |= figures
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, WINDOW_S)

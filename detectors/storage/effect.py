@@ -18,6 +18,8 @@ _HELD_UP: Final = 0.05
 _USE_COUNTS = 10.0
 """GPUs wait more for many reasons besides storage: where that is all that is known, a tenth of the time counts, as for
 what else slows a job."""
+_SPEAK_FOR: Final = 0.5
+"""Of what a mount's clients move: jobs that move less than that and wait no longer say nothing of the others."""
 _MEMORY_S: Final = 3600.0
 
 
@@ -58,6 +60,18 @@ def unexplained(waits: Waits, use: JobsUse, now: Instant) -> FloatArray:
     return np.where(np.isfinite(waits.share), 0.0, lost)
 
 
+def speak_for(waits: Waits, now: Instant, moved: dict[int, float], looks: Looks, place: int) -> bool:
+    """Return whether jobs that report how long they wait for data move most of what a mount's clients do: then what
+    they feel is all there is. `moved` is what each job moves there, bytes a second.
+
+    Jobs that do not report it speak for nobody: GPUs that spin for a rank that waits look as if they worked, and of a
+    young job nobody knows how much they usually do.
+    """
+    reports = waits.reported(now) & np.isfinite(waits.share)
+    sure = [rate for job, rate in moved.items() if reports[job]]
+    return bool(sure) and not sum(sure) < _SPEAK_FOR * float(looks.load[:, place].sum())
+
+
 def of_job(waits: Waits, use: JobsUse, job: int, name: str) -> tuple[Figures, str]:
     """Return what a job loses, as evidence and in words."""
     figures = {
@@ -89,16 +103,19 @@ def figures_of(looks: Looks, place: int, expected: FloatArray, least: FloatArray
     return evidence
 
 
-def of_clients(usual: MountHabits, looks: Looks, place: int) -> tuple[Figures, str]:
+def of_clients(usual: MountHabits, looks: Looks, place: int, fall: float) -> tuple[Figures, str]:
     """Return what the clients of a mount lose where no job there shows whether it waits.
 
-    They move half of what they did; their requests are under way for `_HELD_UP` of every second more; or, where nobody
-    counts those, requests of every client wait, far more than usual.
+    They move half of what they did, together, or most of them with the job that they have (`fall` is how much of it,
+    NaN if not); their requests are under way for `_HELD_UP` of every second more; or, where nobody counts those,
+    requests of every client wait, far more than usual.
     """
     mount, waiters, load = int(looks.mounts[place]), float(looks.waiters[place]), float(looks.load[:, place].sum())
     queue, before = float(usual.queue.level[mount]), float(usual.moved.level[mount])
     if load < 0.5 * before - 4 * float(usual.moved.spread[mount]):
         return {"bytes_per_s_before": before}, f"and its clients move {load / before:.2f} of what they did"
+    if np.isfinite(fall):
+        return {"moved_of_before": fall}, f"and its clients move {fall:.2f} of what they did with the same jobs"
     busy, level = float(looks.busy[place]), float(usual.busy.level[mount])
     if busy - level >= _HELD_UP and busy >= 2 * level:
         words = f"and each client's requests take {busy - level:.2f} s more of every second than they did"

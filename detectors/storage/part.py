@@ -31,6 +31,8 @@ _KNOWN_S: Final = 300.0
 """Five minutes; before that nothing is usual."""
 _MEMORY_S: Final = 3600.0
 _MORE: Final = np.log(2.0)
+_DEVIATIONS: Final = 4.0
+"""Mean absolute deviations: three standard deviations of a normal distribution."""
 _LITTLE: Final = 1e6
 """Bytes a second; below them twice as much is nothing."""
 _WORDS: Final = ("reads of some clients", "writes of some clients")
@@ -147,6 +149,23 @@ class Parts(Kept):
                     middle = float(np.exp(np.median(rises[way, slow_ones])))
                     found.append(Part(place, way, slow_ones, middle, since, wealth))
         return found
+
+    def fall(self, looks: Looks, clients: Clients, mount: int, slow: BoolArray) -> float:
+        """Return what the clients of a mount move in the directions that are `slow`, (2,), of what they did with the
+        same job, if those that moved most of it have come down to half, and by far more than they vary; NaN if not.
+        """
+        self.clients.grow(len(clients.mount()))
+        self._note_jobs(clients)
+        here = np.flatnonzero((clients.mount() == mount) & looks.fresh)
+        before, now, of_fallen = 0.0, 0.0, 0.0
+        for way in np.flatnonzero(slow).tolist():
+            usual = self.clients.moved[way]
+            those = here[(usual.learnt_s[here] >= _KNOWN_S) & np.isfinite(clients.rate[way, here])]
+            rate, did = clients.rate[way, those], np.maximum(np.exp(usual.level[those]) - _LITTLE, 0.0)
+            least = usual.level[those] - _MORE - _DEVIATIONS * usual.spread[those]
+            before, now = before + did.sum(), now + rate.sum()
+            of_fallen += did[np.log(rate + _LITTLE) < least].sum()
+        return now / before if of_fallen > before / 2 else np.nan
 
     def _note_jobs(self, clients: Clients) -> None:
         """Forget what is usual of clients whose nodes have another job: it reads otherwise."""
