@@ -6,7 +6,8 @@ that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times
 that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
 checkpoint or a load that the job's log announces gets ten minutes and more, and while its nodes write to their mounts
 as one does that saves, it works. A job on one node whose GPUs idle, or that reports no steps, gets a quarter of an
-hour: it may have a user at its prompt, and is information. NCCL's watchdog decides at once. Where a job's steps are not
+hour: it may have a user at its prompt, and is information, unless it made steps for eight hours.
+NCCL's watchdog decides at once. Where a job's steps are not
 gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show of a job without
 steps that it stands since they last worked, if all of them spin, none uses its tensor cores, and none draws what it did
 (the others wait for that one: a straggler); or if, after half an hour of work, all GPUs of several nodes idle for eight

@@ -27,12 +27,16 @@ _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _OTHER_PAUSE_FACTOR = 1.2
 """A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new;
-nor is one that is a little longer, where they idle.
+nor is one that is a little longer, where they idle. Where tensor activity is read, which shows who works, a silence in
+which GPUs spin is compared with those in which they did not work either.
 """
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
 """Of a job on one node whose GPUs idle, or that reports no steps: a user may sit at its prompt, or at a breakpoint, and
 no other node waits for it. Information; so is a job whose log shows a debugger's prompt."""
+_DAY_AT_WORK = 5760
+"""Eight hours, a point of the grid every 5 s; a policy. Nobody sits through a working day at the prompt of a job that
+makes its steps: one that has done so runs by itself, on one node, too."""
 _WORKED, _IDLE_MS = 360, 480_000
 """Half an hour of work, a point of the grid every 5 s, and twice what evaluations take in public runs (MLPerf 405B): a
 job of several nodes that idles for longer, as never before, has no user at its prompt."""
@@ -123,7 +127,9 @@ class HangJudge:
             if job.inferred or len(job.nodes) == 1:
                 return None
             patience = max(patience, _SAVING_ALONE_MS if self._activity.first_node_idles(number) else _IDLE_MS)
-        if self._maybe_interactive(job, last, spinning, steps):
+        long_at_work = steps is not None and int(work.steps[number]) >= _DAY_AT_WORK
+        interactive = self._maybe_interactive(job, last, spinning, steps, long_at_work=long_at_work)
+        if interactive:
             patience = max(patience, _ALONE_MS)
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "uploading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
@@ -140,11 +146,15 @@ class HangJudge:
         if steps is not None and steps.by_lines[number]:
             since = min(since, max(last, worked))  # many steps lie between two lines
         name = self._name(job, last, reported)
-        return self._hang(now, job, name, number, pace, patience, last, since, spinning=spinning)
+        severity: Severity = "info" if interactive else "page"
+        return self._hang(now, job, name, number, pace, patience, last, since, severity, spinning=spinning)
 
-    def _maybe_interactive(self, job: Job, last: Instant, spinning: bool, steps: Pace | None) -> bool:
+    def _maybe_interactive(
+        self, job: Job, last: Instant, spinning: bool, steps: Pace | None, *, long_at_work: bool
+    ) -> bool:
         debugged = self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS
-        return debugged or (len(job.nodes) == 1 and (not spinning or steps is None))
+        alone = len(job.nodes) == 1 and not long_at_work
+        return debugged or (alone and (not spinning or steps is None))
 
     def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
         """Return what a job is called: an inferred one as the only job of unknown nodes whose steps ended with it."""
@@ -166,7 +176,9 @@ class HangJudge:
         pause = longest = float(pace.pauses[:, number].max())
         if spinning and not self._activity.shared[number]:
             # In an evaluation GPUs work: how long it lasts says little of how long they may only spin.
-            pause = min(pause, float(work.pauses[:, number].max()))
+            pause = min(pause, worst := float(work.pauses[:, number].max()))
+            if np.isfinite(self._activity.tensor_level[number]):
+                longest = min(longest, worst)  # its tensor cores show that it worked in the others
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
         longest *= 1.0 if spinning else _OTHER_PAUSE_FACTOR
@@ -192,6 +204,7 @@ class HangJudge:
         patience: float,
         last: Instant,
         since: Instant,
+        severity: Severity,
         *,
         spinning: bool,
     ) -> Hang:
@@ -222,7 +235,6 @@ class HangJudge:
             how = how if seen.heard[number] else "its GPUs are not seen"
         else:
             what = f"stands still for {(now - last) / 1000:.0f} s"
-        severity: Severity = "info" if self._maybe_interactive(job, last, spinning, steps) else "page"
         score = 0.9 if spinning else 0.75
         return Hang(job, since, f"{in_words(job, name)} {what}: {how}", evidence, score, name, severity)
 

@@ -173,3 +173,19 @@ def test_a_job_that_a_debugger_holds_is_information(prompt: str, severity: str, 
     (fired,) = (one for one in run(tape) if one.state == "firing")
     assert fired.severity == severity
     assert (fired.detected_at - START) / 1000 - 480 == pytest.approx(after_s, abs=30)
+
+
+@pytest.mark.parametrize(("hours", "severity", "after_s"), [(7, "info", 900), (9, "page", 310)])
+def test_a_job_on_one_node_that_made_steps_for_a_working_day_has_no_user_at_its_prompt(
+    hours: int, severity: str, after_s: float
+) -> None:
+    stops_s = 3600 * hours
+    hung = replace(HUNG, nodes=1, spinning=False, hang=(stops_s, 1e9), minutes=60 * hours + 20)
+    (fired,) = run(tape_of(replace(hung, step_s=30.0, interval_s=60.0, losses=False)))
+    assert fired.severity == severity
+    assert fired.detected_at - START == pytest.approx(1000 * (stops_s + after_s), abs=50_000)
+
+
+def test_how_long_evaluations_take_in_which_tensor_cores_work_says_nothing_of_how_long_gpus_may_spin() -> None:
+    tape = tape_of(replace(HUNG, light=[(150, 450)], hang=(700, 1e9), minutes=25))
+    assert 150 <= fired_after_s(tape, 700) <= 175
