@@ -8,7 +8,7 @@ from detectors.contract import BoolArray, FloatArray, Instant, IntArray
 from detectors.power_throttle.config import PowerThrottleConfig
 from detectors.power_throttle.work import OTHERWISE, Work
 from detectors.signals.brakes import HALVED, NODE_LEFT, SLOWED
-from detectors.signals.throttle_bits import HW_POWER_BRAKE, SW_POWER_CAP
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP
 
 _HELD_SHARE: Final = 0.5
 """A brake holds all the time (DCGM: throttled until the cause is gone); half of it is what a first reading shows."""
@@ -32,7 +32,7 @@ class Brake:
         What takes the clocks of a whole job is its work, unless it halves them: the job is in a rack that lost a feed.
         """
         gpus = self._gpus
-        brake, held = self.stated()
+        brake, held = self.stated(now)
         usual_clock, usual_power = gpus.expected(now)
         down, slowed = np.zeros(gpus.count, bool), SLOWED * usual_clock
         ask = np.flatnonzero(new & gpus.busy & (brake | held | ~(gpus.clock > slowed)))
@@ -68,16 +68,21 @@ class Brake:
         alone &= gpus.power.take(those) <= self._config.power_ratio**2 * gpus.limit.take(those)
         return np.asarray(cut | (held & deep) | alone)
 
-    def stated(self, those: Any = slice(None)) -> tuple[BoolArray, BoolArray]:
+    def stated(self, now: Instant, those: Any = slice(None)) -> tuple[BoolArray, BoolArray]:
         """Return of which GPUs the driver says that they are braked, and which count time that nothing else explains.
 
         It says so by the brake's bit or the brake's own counter; where that one is known, what else it counts is no
         brake, nor is what the counter of heat counts as well. A counter that has stood still since the clock fell
-        counted what was before, of which the reasons are others.
+        counted what was before, of which the reasons are others. So it does by HW_SLOWDOWN on a clock that is halved,
+        if no heat is stated: besides heat and the brake only its own draw trips it (DCGM dcgm_fields.h).
         """
         gpus = self._gpus
         bits = np.maximum(gpus.reasons[those], 0)
         brake = (bits & HW_POWER_BRAKE) != 0
+        tripped = (bits & (HW_SLOWDOWN | OTHERWISE)) == HW_SLOWDOWN
+        if np.count_nonzero(tripped):  # mostly none
+            halved = gpus.clock[those] <= HALVED * gpus.expected(now)[0][those]
+            brake |= tripped & halved & ~gpus.near_limit(those)
         for_power = (gpus.throttled.share(those) >= _HELD_SHARE) & ~(gpus.heated.share(those) >= _HELD_SHARE)
         if not gpus.by_reason.reported and not np.count_nonzero(for_power):
             return brake, for_power

@@ -1,16 +1,18 @@
 """Hardware power brake, lost feed, failed power supply: clocks and power of a GPU at work are cut together.
 
 What the driver says counts first: the HW_POWER_BRAKE bit, or its counter, with the clock or the power to bear it out;
-or a counter of time throttled for power that neither the software cap nor the temperature explains. Without either,
-clocks and power that fall together on most of a node's GPUs, and on no peers, are a brake if the node's BMC reports a
-supply; without that too if it is beyond chance, by half a minute of evidence, and as far as brakes and caps: a fifth
-of both on a whole node, half of its clock on one GPU, while they work as much as before, are no warmer than their
-peers, chip and memory, and were not too hot just before. A node whose GPUs run at one clock, though each draws its own,
-had it set: that is no cap, unless some are read at full clocks with as little power. A tenth is enough of a node that
-the driver holds at a software cap while its GPUs draw far less than their limit, which nobody lowered: the cap is
-another's, as a BMC's for a lost supply. GPUs that wait for a braked one keep their clock, and nothing is raised on
-them. A power limit that was lowered on a node, and costs its jobs a tenth, is an alert unless somebody chose it
-(`caps`); else, and on one GPU, it is noted, and so is a supply whose load the others carry.
+HW_SLOWDOWN at half of the clock, where no heat explains it; or a counter of time throttled for power that neither the
+software cap nor the temperature explains. Without either, clocks and power that fall together on most of a node's
+GPUs, and on no peers, are a brake if the node's BMC reports a supply; without that too if it is beyond chance, by
+half a minute of evidence, and as far as brakes and caps: a fifth of both on a whole node, half of its clock on one
+GPU, while they work as much as before, are no warmer than their peers, chip and memory, and were not too hot just
+before. A node whose GPUs run at one clock, though each draws its own, had it set: that is no cap, unless some are
+read at full clocks with as little power; one of a job's nodes whose GPUs draw as much as each other, at clocks of
+their own, is capped even at nine tenths of them. A tenth is enough of a node that the driver holds at a software cap
+while its GPUs draw far less than their limit, which nobody lowered: the cap is another's, as a BMC's for a lost
+supply. GPUs that wait for a braked one keep their clock, and nothing is raised on them. A power limit that was
+lowered on a node, and costs its jobs a tenth, is an alert unless somebody chose it (`caps`); else, and on one GPU, it
+is noted, and so is a supply whose load the others carry.
 
 It is wrong where a whole node's clocks are set to half in the middle of a job that has no other, and blind, without
 bits and BMC, to a brake that takes less, or that was on before the node was first seen.
@@ -45,7 +47,7 @@ from detectors.power_throttle.evidence import Case, action, evidence, feeds_of, 
 from detectors.power_throttle.limits import Limits
 from detectors.power_throttle.work import Work
 from detectors.signals.bmc_alarms import Alarm, BmcAlarms
-from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT
+from detectors.signals.brakes import BY_TWO, HALVED, NODE_LEFT, SLOWED
 from detectors.signals.gpus_at_work import FEWEST_PEERS, STALE_MS
 from detectors.signals.held_down import RETURN_MS, RETURNED_MS, medians
 from detectors.signals.set_clocks import SetClocks
@@ -138,13 +140,14 @@ class PowerThrottle:
         self, now: Instant, node: str, here: IntArray, mates: IntArray, braked_nodes: set[str]
     ) -> list[Finding]:
         gpus, alarm = self._gpus, self._supplies.alarm(node, now)
-        (brake, held), watts = self._brake.stated(here), np.fmax(gpus.watts(here), gpus.power[here])
+        (brake, held), watts = self._brake.stated(now, here), np.fmax(gpus.watts(here), gpus.power[here])
         chosen = self._limits.decided(gpus, here, watts)
         alone = (job := self._fleet.job_of(node)) is None or len(job.nodes) == 1
         otherwise = gpus.otherwise[here]
         if alone and alarm is None:  # who has a node alone may cap it, by a limit that is not read
             chosen |= 2 * np.count_nonzero(otherwise & ~self._limits.is_read(here)) > len(here)
-        stated = brake | (held & ~chosen)
+        spent = self._limits.spent(gpus, here, watts)
+        stated = brake | (held & ~chosen & ~spent)
         confirmed = gpus.run[here] >= self._config.confirm_readings
         often = confirmed | self._brake.counted_long(here)
         soon = often | (gpus.run[here] >= self._config.confirm_readings - (alarm is not None))
@@ -165,6 +168,9 @@ class PowerThrottle:
             whole = whole or self._enough(self._proven(now, here, left, left, capped=capped) & ~chosen, mates)
             # Nothing else halves the clocks of one node of a job at work. A lost feed may take all that it has.
             one_of_some = job is not None and 2 * len(braked_nodes & set(job.nodes)) <= len(job.nodes)
+            if one_of_some and left == NODE_LEFT and len(braked_nodes & sharing) <= 1:
+                given = self._set_clocks.are_capped(node)  # at less power most of the clock is left
+                whole = whole or (given and self._enough(self._proven(now, here, SLOWED, NODE_LEFT) & ~chosen, mates))
             if one_of_some or (len(braked_nodes) > 1 and braked_nodes <= sharing):
                 whole = whole or self._enough(self._proven(now, here, HALVED, HALVED, alike=True) & ~chosen, mates)
         else:
@@ -176,7 +182,7 @@ class PowerThrottle:
             return found + [self._end(now, case, "now part of the finding on its node") for case in parts]
         # A brake of one GPU that gives its reasons is among them; one of a node may be its supply's doing.
         silent = (gpus.reasons[here] < 0) & ~gpus.brake_counted(here) & (not most)
-        of_limit = ~brake & (chosen | otherwise | self._limits.spent(gpus, here, watts))
+        of_limit = ~brake & (chosen | otherwise | spent)
         sure = ((stated & often) | (silent & self._proven(now, here, BY_TWO, HALVED))) & ~of_limit
         found = []
         for place in np.flatnonzero(sure).tolist():

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from detectors.core.statistics import median_of
 from detectors.fleet.fleet import Fleet
 from detectors.power_throttle.work import Work
-from detectors.signals.held_down import Figures, HeldDown, medians
+from detectors.signals.held_down import Figures, HeldDown, bits_of, medians
+from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN
 
 _SUPPLY_STATES = ("nominal", "warning", "critical")
 
@@ -44,7 +45,9 @@ def score(case: Case) -> float:
 
 def summary(gpus: Work, case: Case, gpu: int | None) -> str:
     """Return one sentence."""
-    what = "hardware power brake" if case.stated else "clock and power cut"
+    slowdown = bits_of(gpus, case.held) & (HW_SLOWDOWN | HW_POWER_BRAKE) == HW_SLOWDOWN
+    words = "hardware slowdown, without heat" if slowdown else "hardware power brake"
+    what = words if case.stated else "clock and power cut"
     if case.capped and not case.stated:
         what = "power capped far below the limit"
     who = f"{case.node}: {what} on {len(case.held)} of {len(case.mates)} busy GPUs"

@@ -153,3 +153,31 @@ def test_a_cap_whose_clocks_float_is_no_clock_that_somebody_set(full: float, nam
     (job,) = tape.jobs
     alone = [replace(job, job=replace(job.job, job_id=node, nodes=(node,))) for node in job.job.nodes]
     assert firing(replace(tape, jobs=alone)) == [], "who has a node alone may cap it"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "clock", "same_w", "named"),
+    [(2, 0.85, True, [name(1)]), (2, 0.95, True, []), (2, 0.85, False, []), (1, 0.85, True, [])],
+    ids=["capped", "at next to no cost", "each draws its own", "alone"],
+)
+def test_a_cap_at_three_quarters_leaves_more_of_the_clock(
+    nodes: int, clock: float, same_w: bool, named: list[str]
+) -> None:
+    """Power falls faster than the clock, so that a cap is seen by the power that all of the node are given."""
+
+    def left(share: float, spread: float) -> Any:
+        def change(at: Any, node: Any, gpu: Any, values: Any) -> Any:
+            lower = share * np.median(values) * (1 + spread * (gpu.astype(int) - 3.5) / 3.5)
+            return np.where((node == name(1)) & (at >= 240), lower, values)
+
+        return change
+
+    tape = tape_of(replace(DEFAULT, nodes=6, minutes=10, brakes=[], supply_lines=False))
+    tape = changed(tape, "DCGM_FI_DEV_POWER_USAGE", left(0.75, 0.003 if same_w else 0.03))
+    tape = changed(tape, "DCGM_FI_DEV_SM_CLOCK", left(clock, 0.02))
+    (job,) = tape.jobs
+    jobs = [
+        replace(job, job=replace(job.job, job_id=f"{first}", nodes=job.job.nodes[first : first + nodes]))
+        for first in range(0, 6, nodes)
+    ]
+    assert [one.entity["node"] for one in firing(replace(tape, jobs=jobs))] == named

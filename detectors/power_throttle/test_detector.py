@@ -13,7 +13,14 @@ from detectors.power_throttle.detector import PowerThrottle
 from detectors.power_throttle.examples import Brake, Scene, tape_of
 from detectors.registry import choose
 from detectors.signals.bmc_alarms import alarm_line
-from detectors.signals.throttle_bits import CLOCKS_SETTING, HW_POWER_BRAKE, POWER_BRAKE_NS, POWER_CAP_NS
+from detectors.signals.throttle_bits import (
+    CLOCKS_SETTING,
+    HW_POWER_BRAKE,
+    HW_SLOWDOWN,
+    HW_THERMAL,
+    POWER_BRAKE_NS,
+    POWER_CAP_NS,
+)
 from detectors.tapes.gpus import START, changed, name
 from detectors.tapes.tape import Handling, Tape, play, take
 
@@ -262,6 +269,35 @@ def test_a_node_alone_is_judged_by_its_limit() -> None:
 
 def healthy(**changes: Any) -> Tape:
     return tape_of(Scene(**changes))
+
+
+@pytest.mark.parametrize(
+    ("bits", "left", "degrees", "found"),
+    [
+        (HW_SLOWDOWN, 0.36, 50, [{"node": name(2), "gpu": 5}]),
+        (HW_SLOWDOWN, 0.8, 50, []),
+        (HW_SLOWDOWN, 0.36, 84, []),
+        (HW_SLOWDOWN | HW_THERMAL, 0.36, 50, []),
+    ],
+    ids=["halved", "by less than half", "at its limit", "heat is stated"],
+)
+def test_a_hardware_slowdown_that_no_heat_explains_is_for_power(
+    bits: int, left: float, degrees: float, found: list[dict[str, Any]]
+) -> None:
+    """The card's own draw trips it (DCGM: fast trigger), and then it has no other bit, and no counter."""
+    fields = [field for field in Scene.fields if field != VIOLATION]
+    tape = tape_of(replace(UNSTATED, fields=fields, brakes=[Brake(2, 200, 320, gpus=[5])]))
+
+    def here(at: Any, node: Any, gpu: Any) -> Any:
+        return (node == name(2)) & (gpu == 5) & (at >= 200) & (at < 320)
+
+    for field, value in ((REASONS, bits), (CLOCK, left * 1410), (TEMP, degrees)):
+        tape = changed(
+            tape, field, lambda *of, value=value: np.where(here(*of[:3]), value, 50.0 if of[3] is None else of[3])
+        )
+    fired = firing(tape)
+    assert [dict(one.entity) for one in fired] == found
+    assert all("hardware slowdown, without heat" in one.summary for one in fired)
 
 
 def test_a_blip_of_one_reading_is_nothing() -> None:

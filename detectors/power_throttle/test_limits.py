@@ -272,3 +272,29 @@ def test_throttled_time_that_the_drivers_cap_explains_in_most_readings_is_the_ca
     jobs = [replace(one, job=replace(one.job, job_id=f"{first}", nodes=one.job.nodes[first : first + nodes_of_job]))
             for one in tape.jobs for first in range(0, 4, nodes_of_job)]  # fmt: skip
     assert len([one for one in firing(replace(tape, jobs=jobs)) if one.severity != "info"]) == found
+
+
+def test_work_that_pauses_at_a_lowered_limit_has_no_brake_though_its_counter_still_reads_as_before() -> None:
+    """Collectors repeat a counter: what a cap counted before the pause is no brake in it, whose reasons are read."""
+
+    def capped(at: Any, node: Any) -> Any:
+        return (node == name(1)) & (at >= 120)
+
+    def paused(at: Any, node: Any) -> Any:
+        return capped(at, node) & (at >= 300) & (at < 330)
+
+    tape = limited(tape_of(Scene(seed=4)), lambda at, node, _gpu: np.where(capped(at, node), 280.0, 400.0))
+    for field, low, pause in ((CLOCK, 1180.0, 1410.0), (POWER, 276.0, 130.0), (REASONS, float(SW_POWER_CAP), 0.0)):
+        tape = changed(
+            tape,
+            field,
+            lambda at, node, _gpu, values, low=low, pause=pause: np.where(
+                paused(at, node), pause, np.where(capped(at, node), low, values)
+            ),
+        )
+
+    def counted(at: Any, node: Any, _gpu: Any, values: Any) -> Any:
+        return np.where(node == name(1), 1e9 * (np.clip(at, 120, 300) - 120 + np.clip(at - 330, 0, None)), values)
+
+    found = firing(changed(tape, VIOLATION, counted))
+    assert [one.severity for one in found if "brake" in one.summary] == []

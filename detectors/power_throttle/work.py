@@ -63,8 +63,12 @@ class Work(GpusAtWork):
 
     def note_heat(self, those: IntArray) -> None:
         """Take note of which GPUs that are held down now are as warm as they may be, chip or memory."""
-        hot = those[self._heat_limits.reached(those, self.temp[those], self.memory[those])]
+        hot = those[self.near_limit(those)]
         self.hot_at[hot] = self.at[hot]
+
+    def near_limit(self, gpus: Any) -> BoolArray:
+        """Return which GPUs are as warm as they may be, chip or memory."""
+        return self._heat_limits.reached(gpus, self.temp[gpus], self.memory[gpus])
 
     def was_hot(self, gpus: IntArray) -> BoolArray:
         """Return which GPUs heat has held down of late: they are not free again the moment that they are cooler."""

@@ -37,6 +37,11 @@ class SetClocks:
             self._seen[node] = (total, count, at)
         return count > 0 and total >= _SET * count
 
+    def are_capped(self, node: str) -> bool:
+        """Return whether what was noted of a node shows power that was given: by as much more its clocks differ."""
+        total, count, _ = self._seen.get(node, (0.0, 0, -1))
+        return count > 0 and total <= -_SET * count
+
     def forget(self, before: Instant) -> None:
         """Forget the nodes that were not suspected since."""
         self._seen = {node: seen for node, seen in self._seen.items() if seen[2] >= before}

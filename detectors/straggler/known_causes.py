@@ -249,7 +249,8 @@ class KnownCauses(Columns):
         if (at_once or one.clock <= halves) and halved:
             return True
         # Less power takes little of the clock at first.
-        spared = one.clock <= SLOWED and median_of(self.now[WATTS, those] / watts) <= NODE_LEFT
+        lost = median_of(self.now[WATTS, those] / watts) <= NODE_LEFT or drawn[0] <= NODE_LEFT * drawn[1]
+        spared = one.clock <= SLOWED and lost
         if len(those) == 1 or not (one.clock <= NODE_LEFT or spared):
             return False
         if self.set_clocks.are_set(node, one.since, now, self.now[CLOCK, those], self.now[WATTS, those]):

@@ -254,24 +254,30 @@ def test_memory_whose_clock_is_below_that_of_its_mates_holds_up_the_job(
 
 
 @pytest.mark.parametrize(
-    ("is_set", "clock", "watts", "named"),
-    [(True, 1000, 180, [{"node": name(1)}]), (False, 1000, 180, []), (False, 1190, 186, [])],
-    ids=["set", "capped", "capped at less power and not much less clock"],
-)
+    ("is_set", "clock", "watts", "before", "named"),
+    [(True, 1000, 180, 1.0, [{"node": name(1)}]), (False, 1000, 180, 1.0, []), (False, 1190, 186, 1.0, []),
+     (False, 1190, 210, 0.87, []), (True, 1190, 210, 0.87, [{"node": name(1)}])],
+    ids=["set", "capped", "capped at less power and not much less clock", "it drew less before", "and set"],
+)  # fmt: skip
 def test_a_node_whose_clocks_somebody_set_lower_is_a_straggler_and_one_that_is_capped_is_not(
-    is_set: bool, clock: float, watts: float, named: list[Any]
+    is_set: bool, clock: float, watts: float, before: float, named: list[Any]
 ) -> None:
     """At a clock that was set each chip draws its own; under a cap all draw as much, each at its own clock."""
 
-    def of_chip(low: float, *, same: bool) -> Any:
+    def of_chip(low: float, *, same: bool, before: float = 1.0) -> Any:
         def change(at_s: FloatArray, values: FloatArray) -> FloatArray:
             lower = low * (1.0 if same else 1 + 0.03 * (np.arange(values.shape[1]) % 8 - 3.5) / 3.5)
+            values = np.where((at_s < BEGUN_S) & _of_second_node(values), before * values, values)
             return np.where((at_s >= BEGUN_S) & (at_s < OVER_S) & _of_second_node(values), lower, values)
 
         return change
 
     slow = replace(SEEN, felt="clock", slow=[Slow(list(range(8, 16)), BEGUN_S, OVER_S, factor=1400 / clock)])
-    read = DEFAULT | {COPIES: _alike, CLOCK: of_chip(clock, same=is_set), POWER: of_chip(watts, same=not is_set)}
+    read = DEFAULT | {
+        COPIES: _alike,
+        CLOCK: of_chip(clock, same=is_set),
+        POWER: of_chip(watts, same=not is_set, before=before),
+    }
     assert entities(replace(slow, dcgm={**read, ENERGY: _unread, REASONS: _unread})) == named
 
 
