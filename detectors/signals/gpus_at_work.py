@@ -115,6 +115,7 @@ class GpusAtWork(Columns):
         self._groups: tuple[Groups, ...] = ()
         """The GPUs by job, and by model."""
         self._few: BoolArray = np.empty(0, bool)
+        self._on_one = self._few
         self._jobs: tuple[Any, ...] = ()
         self._looked: Instant = -1
 
@@ -196,13 +197,14 @@ class GpusAtWork(Columns):
         if self._jobs == (*jobs, self.count):
             return
         self._jobs = (*jobs, self.count)
-        self._of_job, self._few = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
+        self._of_job, (self._few, self._on_one) = np.full(self.count, -1, np.int64), np.zeros((2, self.count), bool)
         start, inferred = np.full(self.count, -1, np.int64), np.zeros(self.count, bool)
         ordered = sorted(self._fleet.jobs.values(), key=lambda job: (job.start, job.job_id))
         for number, job in enumerate(ordered):  # the latest to start, where several have a GPU
             mine = self.layout.of_job(job)
             self._of_job[mine] = number if self.MATES or len(job.nodes) > 1 else -1
             self._few[mine], start[mine], inferred[mine] = 1 < len(job.nodes) <= _FEW_NODES, job.start, job.inferred
+            self._on_one[mine] = len(job.nodes) == 1
         self._groups = tuple(Groups(group, int(group.max(initial=-1)) + 1) for group in (self._of_job, self.model))
         other = (start != self.job) & ~self.held & ~(inferred & (self.job < 0))
         for habit in self.usual.values():
@@ -351,6 +353,16 @@ class GpusAtWork(Columns):
                 kept = self.temp[job[self.clock[job] >= _KEEPS * medians[0]]]
                 warmest[own] = np.quantile(kept[np.isfinite(kept)], 0.9) if np.isfinite(kept).any() else np.nan
         return clock, power, temp, warmest
+
+    def temp_elsewhere(self, gpus: IntArray, now: Instant) -> FloatArray:
+        """Return for GPUs of jobs of one node the median temperature of their model's free ones elsewhere; else NaN."""
+        found, those = np.full(len(gpus), np.nan), self.comparable(now) & np.isfinite(self.temp)
+        mine, models = np.where(self._on_one[gpus], self.layout.node[gpus], -1), self.model[gpus]
+        for node, model in {pair for pair in zip(mine.tolist(), models.tolist(), strict=True) if pair[0] >= 0}:
+            others = self.temp[those & (self.model == model) & (self.layout.node != node)]
+            if len(others) >= FEWEST_PEERS:
+                found[(mine == node) & (models == model)] = np.median(others)
+        return found
 
     def improbable(self, gpus: IntArray) -> BoolArray:
         """Return of which GPUs the loss of clock is beyond what chance brings within the budget."""

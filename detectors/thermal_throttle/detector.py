@@ -1,14 +1,15 @@
 """Heat holds clocks down: a fan that stands still, warm air at the inlet, a heat sink that sits badly.
 
-A reading of a GPU at work counts as held down if the driver says so (SW_THERMAL, HW_THERMAL) and the temperature (near
-the highest operating one, or far beyond the peers') or the clock (below the peers', or its own) bears it out; or if the
-counter of throttled time (else that of one of these reasons) moves a third of the time near the limit; where the
-driver says nothing, if the GPU is near its limit or far hotter than its peers, hotter than any that keeps its clock,
-and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of any length
-count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from the alarm
-on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute. Without the
-driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster, unless the GPU is
-at its limit and far hotter than its peers. Fans that have failed hold a finding open.
+A reading of a GPU at work counts as held down if the driver says so (SW_THERMAL, HW_THERMAL) and the temperature
+(near the highest operating one, or far beyond the peers') or the clock (below the peers', or its own) bears it out;
+or if the counter of throttled time (else that of one of these reasons) moves a third of the time near the limit;
+where the driver says nothing, if the GPU is near its limit or far hotter than its peers, hotter than any that keeps
+its clock, and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of
+any length count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from
+the alarm on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute.
+Without the driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster,
+unless the GPU is at its limit and far hotter than its peers, or in a job of one node than its model's on others
+(`heat`). Fans that have failed hold a finding open.
 
 It is wrong where several heat sinks of a node fail at a time (named as the node). Without the driver's word it misses
 what costs less than a tenth of the clock, and a limit far lower than the model's while all peers are warm.

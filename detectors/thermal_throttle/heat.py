@@ -96,8 +96,23 @@ class Heat(Columns):
         memory, hbm = gpus.memory[those], self.hot_memory(those)
         beyond |= hbm & (memory >= usual + self._config.peer_excess_k)
         by_heat = (hot | beyond) & slow & ~harder & (~(temp <= warmest) | (hbm & ~(memory <= most)))
-        shown = by_heat | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
-        return stated | (~has_bits & shown), stated, ~has_bits & by_heat & hot & beyond
+        of_node = self._of_its_node(now, those, hot)
+        shown = by_heat | of_node | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
+        return stated | (~has_bits & shown), stated, ~has_bits & ((by_heat & hot & beyond) | of_node)
+
+    def _of_its_node(self, now: Instant, those: IntArray, hot: BoolArray) -> BoolArray:
+        """Return which of some GPUs at work are held down with all that they are compared with, by their node's air.
+
+        Their job has no other node. Each is at its limit, far hotter than those of its model on other nodes, below its
+        own clock, and draws less than a power cap allows: work that takes clocks does so at the cap.
+        """
+        gpus = self._gpus
+        found = hot & gpus.known[those] & (gpus.clock[those] <= SLOWED * gpus.usual["clock"].level[those])
+        found &= gpus.power[those] < _CAPPED * gpus.limit[those]
+        if found.any():
+            elsewhere = np.maximum(gpus.temp_elsewhere(those[found], now), _AIR_C)
+            found[found] = gpus.temp[those[found]] >= elsewhere + self._config.peer_excess_k
+        return found
 
     def _hot(self, gpus: Any = slice(None)) -> BoolArray:
         """Return which GPUs are near the highest temperature that they may work at."""

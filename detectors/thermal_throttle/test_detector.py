@@ -157,6 +157,24 @@ def test_on_default_fields_a_whole_node_is_found_beside_the_only_other_one_of_it
     assert firing(tape_of(both)) == []  # a room that is too warm, or work that is: nobody is left to compare with
 
 
+@pytest.mark.parametrize(
+    ("ramp_s", "drawn_w", "found"), [(60, 320, [{"node": name(1)}]), (600, 320, [{"node": name(1)}]), (600, 380, [])]
+)
+def test_on_default_fields_the_only_node_of_a_job_is_found_by_its_own_clock_and_the_air_of_others(
+    ramp_s: float, drawn_w: float, found: list[dict[str, Any]]
+) -> None:
+    """Nobody in its job is cooler. What takes clocks at the power limit is the work."""
+    heat = Heat(1, 600, 1500, ramp_s=ramp_s, rise_k=60)
+    scene = Scene(Cluster(nodes=4, gpus=4, minutes=30, interval_s=30), [heat], bmc=False)
+    tape = tape_of(without(scene, "CLOCK_THROTTLE_REASONS", "THERMAL_VIOLATION"))
+    tape = changed(tape, "DCGM_FI_DEV_POWER_USAGE", lambda *of: np.where(of[3] == 320, drawn_w, of[3]))
+    (job,) = tape.jobs
+    jobs = [replace(job, job=replace(job.job, job_id=node, nodes=(node,))) for node in job.job.nodes]
+    limits = {"gpus": [{"gpu": gpu, "power_limit_w": 400.0} for gpu in range(4)]}
+    topology = {"nodes": [node | limits for node in tape.topology["nodes"]]}
+    assert firing(replace(tape, jobs=jobs, topology=topology)) == found
+
+
 def firing_at(scene: Scene) -> int:
     return next(finding.detected_at for finding in run(tape_of(scene)) if finding.state == "firing")
 
