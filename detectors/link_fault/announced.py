@@ -26,6 +26,16 @@ _HANDS: Final = re.compile(
     r"\b(?:optic|transceiver|cable|module|fib(?:re|er)|sfp|dac|aoc)", re.IGNORECASE
 )  # fmt: skip
 """What people say that they do to a cable; a kernel says it of one that comes loose."""
+_SHUT: Final = re.compile(
+    r"\b(?:port|interface|link|cable)\b[^.;]{0,60}?\b(?:shut(?: ?down)?|taken down|disabled) (?:by|for|to)\b",
+    re.IGNORECASE,
+)
+"""What people say of a port that they take out of use, and why."""
+_ONE_PORT: Final = re.compile(
+    r"\b(?:(?:port|interface|swp|mlx\d_|ib)[ _-]?|(?:et|xe|ge)-|(?:en|eth)[a-z\d]*)\d[\w/:]*\b(?!-\d)",
+    re.IGNORECASE,
+)
+"""The name of a port, and of no range of them: work on a cable is no work on its whole switch."""
 _BURN: Final = re.compile(
     r"\b(?:mlxfwreset|mlxfwmanager|mlxburn|(?:mst)?flint|mstfwreset)\b|\bfirmware (?:burn|flash|update|upgrade)\b",
     re.IGNORECASE,
@@ -61,8 +71,9 @@ class Announced:
         for record in records:
             if record.source not in {"scheduler", "kernel", "fabricmanager"}:
                 continue
-            by_hand = record.source == "scheduler" and _HANDS.search(record.message)
-            if by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message):
+            by_hand = record.source == "scheduler" and (_HANDS.search(record.message) or _SHUT.search(record.message))
+            on_port = by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message)
+            if on_port:
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
             if record.node and _COMMAND.search(record.message) and _INTERFACE.search(record.message):
@@ -72,7 +83,8 @@ class Announced:
                 self._burnt = {name: at for name, at in self._burnt.items() if record.at - at <= _BURN_MS}
                 self._burnt[record.node] = record.at
             # A switch's own log speaks of its optics in such words, too, where they err.
-            if record.source != "fabricmanager" and _WORK.search(record.message):
+            one_port = on_port and _ONE_PORT.search(record.message)
+            if record.source != "fabricmanager" and not one_port and _WORK.search(record.message):
                 kept = {name: at for name, at in self._at.items() if record.at - at <= _HOLDS_MS}
                 self._at = kept | dict.fromkeys(self._named(record, own=record.source == "scheduler"), record.at)
 

@@ -1,16 +1,16 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
 Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower three
-intervals (the other end, the kernel and the switch's log count, too; a line of the only loss, and two readings, are
-enough after a minute); for half a minute where the cable erred lately, for one and a half where it was lost and back a
-while ago, for two on a node that no job has. Of severity info where nobody has used the port, and the topology does not
-expect it to be up, or where work on its switch was announced. Flap: three losses of link in a quarter of an hour, by
-the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also down, until one of its losses
-lasts for a minute and a half, with no end up meanwhile; errors within minutes of a loss are the loss's. Errors
-(uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault): ten a second at once, a
-quarter of that where it lasts for more than a minute, fewer where that is improbable here by the port's own habit and
-its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and its rail go on, is down
-whatever its state says.
+intervals (the other end, the kernel and the switch's log count, too; a line of the only loss and two readings are
+enough after a minute, as is a job that ended since); for half a minute where the cable erred lately, for one and a half
+where it was lost and back a while ago, for two on a node that no job has. Of severity info where nobody has used the
+port, and the topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of
+link in half an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also
+down, until one of its losses lasts for a minute and a half, with no end up meanwhile; errors within minutes of a loss
+are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault):
+ten a second at once, a quarter of that where it lasts for more than a minute, fewer where that is improbable here by
+the port's own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and
+its rail go on, is down whatever its state says.
 
 A host's cable is named at the NIC if that reports its link, else at the switch port; between switches the end that
 shows it, the first by name if both do. Three or more cables of a switch that go down at once, and at least half of it,
@@ -43,7 +43,7 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import Rails
 from detectors.link_fault.states import States
 from detectors.link_fault.together import Together
-from detectors.link_fault.verdicts import FLAP_HOLD_MS, FLAP_WINDOW_MS, Judge, Verdict
+from detectors.link_fault.verdicts import AGAIN_MS, FLAP_HOLD_MS, FLAP_WINDOW_MS, Judge, Verdict
 from detectors.spec import load_spec
 
 _ACTIONS: Final = {
@@ -126,7 +126,7 @@ class LinkFault(BaseDetector):
         self._nodes.measure()
         self._judge.look(now)
         self._flapped.forget(now - FLAP_WINDOW_MS)
-        self._erred.forget(now - FLAP_WINDOW_MS)
+        self._erred.forget(now - AGAIN_MS)
         found = self._close(now)
         for verdict in self._verdicts(now):
             found += self._take_up(now, verdict)
@@ -140,7 +140,8 @@ class LinkFault(BaseDetector):
 
     def _verdicts(self, now: Instant) -> Iterator[Verdict]:
         yield from self._judge.flaps(now, self._flapped.at)
-        flapped = self._members("link_flap") | self._flapped.at.keys()
+        lately = {end for end, at in self._flapped.at.items() if at >= now - AGAIN_MS}
+        flapped = self._members("link_flap") | lately
         erred = self._members("link_errors") | self._erred.at.keys()
         yield from self._judge.downs(now, erred, flapped, self._members("link_down"))
         yield from self._judge.logged_downs(now)

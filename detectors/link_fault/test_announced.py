@@ -27,6 +27,16 @@ from detectors.tapes.cluster import START, line, name, tape_of, without
         (f"ops: reseating optic {UPLINK['switch']} {UPLINK['port']}, no job on it", "scheduler", None, "info"),
         (f"CHG-18: {UPLINK['switch']} {UPLINK['port']} swap of the cable at ten", "scheduler", None, "info"),
         (f"ops: reseating optic {UPLINK['switch']} Ethernet99", "scheduler", None, "page"),
+        (f"CHG-19 {UPLINK['switch']} Ethernet99 admin down by operator for optic swap", "scheduler", None, "page"),
+        (f"CHG-19 {UPLINK['switch']} Ethernet0-127 admin down for the swap of a line card", "scheduler", None, "info"),
+        (f"CHG-19 {UPLINK['switch']} admin down by operator for line card swap", "scheduler", None, "info"),
+        (
+            f"netops: port {UPLINK['switch']}/{UPLINK['port']} shut by operator for re-cabling",
+            "scheduler",
+            None,
+            "info",
+        ),
+        (f"health: port {UPLINK['switch']}/{UPLINK['port']} is shut", "scheduler", None, "page"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "info"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link show {UPLINK['port']}", "kernel", UPLINK["switch"], "page"),
         (
@@ -87,6 +97,16 @@ def test_a_node_without_a_job_may_be_without_a_link_for_two_minutes() -> None:
     assert firing(cable_lowered(elsewhere, swapped)) == []
     (found,) = run(cable_lowered(elsewhere, lost))
     assert (found.detected_at - START) / 1000 - AT_S <= 150
+
+
+def test_a_job_that_ended_while_its_link_was_down_makes_no_idle_node_of_it() -> None:
+    """Read every half minute, and the job has failed a minute and a half later: its node does not count as idle."""
+    tape = tape_of(replace(SCENE, interval_s=30.0, minutes=10))
+    (event,) = tape.jobs
+    failed = replace(event, at=START + 200_000, event="end")
+    other = replace(event, job=replace(event.job, job_id="813", nodes=(name(0), name(2))))
+    (found,) = run(cable_lowered(replace(tape, jobs=[event, failed, other]), [(AT_S, 1e9)]))
+    assert (found.detected_at - START) / 1000 - AT_S <= 100
 
 
 @pytest.mark.parametrize(

@@ -388,20 +388,3 @@ def test_a_port_that_errs_fourteen_times_an_hour_is_no_fault_after_some_hours_of
 def test_errors_that_came_to_an_end_are_not_found_again_by_what_they_were() -> None:
     burst = growing(tape_of(replace(SCENE, minutes=60)), "nic", "symbol_error", 0.5, 600, 1500, **NIC)
     assert firing(growing(burst, "nic", "symbol_error", 0.3, 1870, 1890, **NIC)) == [("link_errors", NIC)]
-
-
-def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:
-    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
-    tape = tape_of(replace(SCENE, minutes=12))
-    over = 122 + 6 + 240 + 5
-    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, over + 70.0)]))] == ["link_flap"]
-    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, 1e9)]))] == ["link_flap", "link_down"]
-
-
-def test_a_link_that_comes_back_no_more_while_it_still_counts_as_flapping_is_down() -> None:
-    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
-    found = run(cable_lowered(tape_of(replace(SCENE, minutes=20)), [*flaps, (220.0, 900.0)]))
-    assert [(f.fault, f.state) for f in found] == [
-        ("link_flap", "firing"), ("link_down", "firing"), ("link_flap", "resolved"), ("link_down", "resolved"),
-    ]  # fmt: skip
-    assert (found[1].detected_at - found[1].started_at) / 1000 <= 160

@@ -8,7 +8,7 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.engine.rows import Rows
 from detectors.link_fault.examples import NIC, PORT, SCENE, cable_lowered, lowered
-from detectors.link_fault.test_detector import firing
+from detectors.link_fault.test_detector import firing, run
 from detectors.tapes.cluster import changed, seconds, tape_of, where
 
 
@@ -37,3 +37,26 @@ def test_a_link_that_one_end_reads_as_up_between_two_losses_is_not_down() -> Non
     tape = tape_of(replace(SCENE, interval_s=30.0, minutes=20))
     tape = lowered(tape, "switch", [(120, 150), (300, 510)], **PORT)
     assert firing(lowered(tape, "nic", [(120, 150), (300, 330), (480, 510)], **NIC)) == [("link_flap", NIC)]
+
+
+@pytest.mark.parametrize(("apart_s", "found"), [(500.0, [("link_flap", NIC)]), (1000.0, [])])
+def test_three_losses_in_half_an_hour_are_a_flap(apart_s: float, found: list[object]) -> None:
+    losses = [(100.0 + n * apart_s, 108.0 + n * apart_s) for n in range(4)]
+    assert firing(cable_lowered(tape_of(replace(SCENE, interval_s=15.0, minutes=56)), losses)) == found
+
+
+def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:
+    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
+    tape = tape_of(replace(SCENE, minutes=12))
+    over = 122 + 6 + 240 + 5
+    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, over + 70.0)]))] == ["link_flap"]
+    assert [fault for fault, _ in firing(cable_lowered(tape, [*flaps, (over, 1e9)]))] == ["link_flap", "link_down"]
+
+
+def test_a_link_that_comes_back_no_more_while_it_still_counts_as_flapping_is_down() -> None:
+    flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
+    found = run(cable_lowered(tape_of(replace(SCENE, minutes=20)), [*flaps, (220.0, 900.0)]))
+    assert [(f.fault, f.state) for f in found] == [
+        ("link_flap", "firing"), ("link_down", "firing"), ("link_flap", "resolved"), ("link_down", "resolved"),
+    ]  # fmt: skip
+    assert (found[1].detected_at - found[1].started_at) / 1000 <= 160

@@ -23,8 +23,10 @@ from detectors.link_fault.together import Together
 _FRESH = 1.7
 _LATELY_MS = 120_000
 """What has kept its link for longer does not flap now; errors so soon after a loss of link are its companions."""
-FLAP_WINDOW_MS: Final = 900_000
-"""Azure counts 5 losses in 24 h; three in a quarter of an hour are no accident (policy)."""
+FLAP_WINDOW_MS: Final = 1_800_000
+"""Azure counts 5 losses in 24 h; three in half an hour are no accident (policy)."""
+AGAIN_MS: Final = 900_000
+"""What was lost before by so much may be in the next of its flaps, and is watched for longer before it is down."""
 FLAP_HOLD_MS: Final = 240_000
 """Two losses within it are one flap; a resolve is due within five minutes."""
 _CALM_MS = 180_000
@@ -122,10 +124,8 @@ class Judge:
 
     def last_down(self, cable: Cable) -> Instant:
         """Return when a cable last lost its link, or was without, by any of its ends; -1 never."""
-        return max(
-            [states.last_down(port) for _, states, port in self._ports(cable)] + self._logged(cable),
-            default=-1,
-        )
+        read = [states.last_down(port) for _, states, port in self._ports(cable)]
+        return max(read + self._logged(cable), default=-1)
 
     def losses(self, cable: Cable) -> list[Instant]:
         """Return when a cable lost its link, by any of its ends, as far back as is kept; in no order."""
@@ -197,15 +197,12 @@ class Judge:
             cable = self._cables.with_end(end)
             if end[0] != "nic" or self._ports(cable):
                 continue
-            again = any(since - FLAP_WINDOW_MS < at < since for at in self._lines.downs(end, -1))
+            again = any(since - AGAIN_MS < at < since for at in self._lines.downs(end, -1))
             job = self._fleet.job_of(end[1])
             # A port that nobody uses has such a line at a boot, too, before its node has a job.
             used = cable.laid or (job is not None and len(job.nodes) > 1 and job.start < since)
-            if (
-                not used
-                or now - since < (_CONFIRM_AGAIN_MS if again else _LOGGED_MS)
-                or not self._lives(cable, since, now)
-            ):
+            lasts = now - since >= (_CONFIRM_AGAIN_MS if again else _LOGGED_MS)
+            if not used or not lasts or not self._lives(cable, since, now):
                 continue
             summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
             evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
@@ -227,19 +224,24 @@ class Judge:
         if again or cable.ends[0] in erred:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)
-        if idle := cable.node is not None and self._fleet.is_idle(cable.node):
+        jobless = cable.node is not None and self._fleet.is_idle(cable.node)
+        ended = jobless and any(states.worked[port] >= first for _, states, port in low)
+        for _, states, port in low:
+            states.worked[port] = states.worked[port] if jobless else now
+        if idle := jobless and not ended:
             confirm = max(confirm, _CONFIRM_IDLE_MS)
         readings = sum(int(states.low[port]) for _, states, port in low)
         latest = max(int(states.heard.last[port]) for _, states, port in low)
         logged = sum(len(self._lines.downs(end, first - 1)) for end in cable.ends)
-        # It was lost once, and no line says that it came back, however slow the readings are.
-        if line is not None and logged == 1 and readings >= 2 and not idle and confirm > _LOGGED_MS:
+        # It was lost once, and no line says that it came back, however slow the readings are; or its job has ended.
+        sure = (line is not None and logged == 1) or ended
+        if sure and readings >= 2 and not idle and confirm > _LOGGED_MS:
             return now - first >= _LOGGED_MS
         return readings + (line is not None) >= 2 and latest - first >= confirm
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
-        return any(since - FLAP_WINDOW_MS < at < since - TOGETHER_MS for at in self.losses(cable))
+        return any(since - AGAIN_MS < at < since - TOGETHER_MS for at in self.losses(cable))
 
     def _up_at(self, cable: Cable) -> Instant:
         """Return when any end of a cable that loses its link again and again was last up; -1 never."""
@@ -366,8 +368,7 @@ class Judge:
         return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
 
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
-        lines = [self._lines.down_line(end, since) for end in cable.ends]
-        return next((line for line in lines if line is not None), None)
+        return next((line for end in cable.ends if (line := self._lines.down_line(end, since)) is not None), None)
 
     def _name(self, cable: Cable, showing: list[End]) -> End:
         """Return the end to name: a node's NIC if it reports its link, else the first of the ends that show it."""
