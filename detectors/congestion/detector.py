@@ -1,10 +1,11 @@
 """A port or a switch of the fabric is congested: somebody waits there, far longer than is usual here, and for long.
 
 Somebody waits where a port is paused, pauses, drops, or has no credits (InfiniBand), for at least a tenth of the time
-or by a packet lost a second, or a tenth of that while the steps of a job there take a twentieth longer than they did;
-ECN marks alone are how a RoCE fabric works, and alert nobody: they only help to find where a congestion begins. Nor do
-ports that lose little, where the steps of their hosts' jobs (of an uplink, of all jobs that may send through it) are
-known and take as long as before, or as longer ones long before, or a job had just begun and has yet to make some.
+or by a packet lost a second, a quarter of that where most ports of a switch pause, or a tenth while the steps of a job
+there take a twentieth longer than they did; ECN marks alone are how a RoCE fabric works, and alert nobody: they only
+help to find where a congestion begins. Nor do ports that lose little, where the steps of their hosts' jobs (of an
+uplink, of all jobs that may send through it) are known and take as long as before (where packets are lost: and vary so
+little that they show it), or as longer ones long before, or a job had just begun and has yet to make some.
 Whether it is unusual is not for a bar to say (pauses of healthy fabrics reach hundreds a second): `flows` holds every
 port's change against its own habit to that of its peers, by what is usual in this cluster. What a port has shown since
 it was first seen, or since it and its peers carry twice as much as before, is a property: of severity info, once.
@@ -32,16 +33,8 @@ from detectors.congestion.counters import SIGNALS
 from detectors.congestion.fabric import Fabric
 from detectors.congestion.flows import JUDGED, LOOK_MS, TRACE, WAITS, Flows
 from detectors.congestion.origin import Hot, Origin, origin_of, strongest, together
-from detectors.congestion.pace import WINDOW_MS, Paces
-from detectors.contract import (
-    Batch,
-    DetectorConfig,
-    DetectorSpec,
-    Finding,
-    FloatArray,
-    Instant,
-    Kind,
-)
+from detectors.congestion.pace import FELT, WINDOW_MS, Paces
+from detectors.contract import Batch, DetectorConfig, DetectorSpec, Finding, FloatArray, Instant, Kind
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.statistics import known_or
 from detectors.fleet.fleet import Fleet, Job
@@ -51,8 +44,6 @@ FAULT: Final = "fabric_congestion"
 _EVERY_MS: Final = 10_000
 _LEFT: Final = 0.25
 """Of what was found: who waits for less has a congestion behind him, not the same one."""
-_FELT: Final = 0.05
-"""Of a step: a job that loses a twentieth is held up. A policy."""
 _SAME_ORDER: Final = 4.0
 """Between how long a port waits and how much longer steps are lies at most such a factor: exchanges overlap with
 computation in part, and what counters of waiting count differs by maker."""
@@ -66,6 +57,8 @@ _PART: Final = 0.5
 """A port takes part in a congestion from half of what is sustained on."""
 _LEARNS_MS: Final = 600_000
 """So long after a job has begun its load is nobody's habit yet; so far back, at most, steps are held against others."""
+_ALL_PORTS: Final = 0.25
+"""Of what matters at one port, where most of a switch pause: what crosses it crosses two, and collectives many."""
 _PROPERTY: Final = "since first seen"
 _PROPERTY_S: Final = 600.0
 _UNITS: Final = {
@@ -162,14 +155,17 @@ class Congestion(BaseDetector):
         onset = self._onset(now, lot)
         if any(signals["drop"] >= _LOSES for signals in lot.values()):
             return False
-        users = [self._users(port) for port in lot]
-        return all(users) and all(self._works_on(now, job, onset) for job in chain(*users))
+        users, lost = [self._users(port) for port in lot], any(signals["drop"] >= 1 for signals in lot.values())
+        return all(users) and all(self._works_on(now, job, onset, lost) for job in chain(*users))
 
-    def _works_on(self, now: Instant, job: Job, onset: Instant) -> bool:
-        """Return whether a job's steps are not longer for it; or it had just begun, and has yet to make some."""
+    def _works_on(self, now: Instant, job: Job, onset: Instant, lost: bool) -> bool:
+        """Return whether a job's steps are not longer for it; or it had just begun, and has yet to make some.
+
+        Pauses may be load; where packets are `lost` steps that scatter too much to show it are no excuse.
+        """
         name, paces = job.job_id, self._paces
         if paces.is_known(name):
-            return paces.as_before(now, name) or paces.was_slow(now, name, onset)
+            return paces.as_before(now, name, shown=lost) or paces.was_slow(now, name, onset)
         return len(self._paces) > 0 and job.start > onset - _LEARNS_MS
 
     def _users(self, port: tuple[str, str]) -> list[Job]:
@@ -199,6 +195,8 @@ class Congestion(BaseDetector):
             share = min(max(TRACE, rise / (_SAME_ORDER * self._config.waiting_share)), 1.0)
             used = self._fabric.used_by(kind, set(self._fleet.jobs[job].nodes))
             matters = np.where(used, np.minimum(matters, share), matters)
+        whole = self._fabric.mostly(self._flows["switch"].pausing(_ALL_PORTS)) if kind == "switch" else set()
+        np.minimum(matters, _ALL_PORTS, out=matters, where=side.on(whole))
         for case in self._cases():
             np.minimum(matters, case.memo.get("matters", 1.0), out=matters, where=side.on(case.memo["near"]))
         return matters
@@ -206,7 +204,7 @@ class Congestion(BaseDetector):
     def _slower(self, now: Instant) -> dict[str, float]:
         """Return the running jobs whose steps are longer than they were, and by how much."""
         rises = self._paces.slower(now)
-        slow = np.flatnonzero(rises >= _FELT).tolist()
+        slow = np.flatnonzero(rises >= FELT).tolist()
         named = {str(self._paces.jobs.names[number]): float(rises[number]) for number in slow}
         return {job: rise for job, rise in named.items() if job in self._fleet.jobs}
 

@@ -1,5 +1,6 @@
 """Where every port is in the fabric: on which switch, of what kind and speed, and what is at its cable's other end."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
@@ -14,6 +15,13 @@ Port = tuple[str, str]
 """(switch, port), or (node, NIC) of a NIC whose cable is not in the topology."""
 _SLOWEST_GBPS: Final = 100.0
 """Of a port whose speed is not known: RoCE and InfiniBand fabrics of GPU clusters have 100 Gb/s and more."""
+_WHOLE_PORTS, _WHOLE_SHARE = 4, 0.5
+"""A switch that marks or pauses wrongly does so on most of its ports; fewer are a few flows."""
+
+
+def is_most(ports: int, size: int) -> bool:
+    """Return whether so many of the ports of a switch are the switch itself."""
+    return ports >= max(_WHOLE_PORTS, _WHOLE_SHARE * size)
 
 
 class Side:
@@ -141,6 +149,11 @@ class Fabric:
     def near(self, switch: str) -> set[str]:
         """Return a switch and those that it has cables to."""
         return {switch, *self._beside.get(switch, ())}
+
+    def mostly(self, ports: BoolArray) -> set[str]:
+        """Return the switches most of whose ports are among some of all that have reported, (ports,)."""
+        many = Counter(self.sides["switch"].places[number][0] for number in np.flatnonzero(ports).tolist())
+        return {switch for switch, count in many.items() if is_most(count, self.size(switch))}
 
     def size(self, switch: str) -> int:
         """Return how many ports of a switch are known to be in use."""

@@ -295,6 +295,11 @@ class Flows(Kept):
         )
         return np.flatnonzero(enough)
 
+    def pausing(self, least: float) -> BoolArray:
+        """Return which ports pause those who send to them unusually often, for `least` of what matters, (ports,)."""
+        sent = SIGNALS.index("tx")
+        return np.asarray((self.looks.odds[sent] <= _ODD) & (self.looks.strength[sent] >= least))
+
     def odd_marks(self) -> BoolArray:
         """Return which ports mark (are sent marked packets) unusually often, (ports,)."""
         mark = SIGNALS.index("mark")

@@ -8,12 +8,10 @@ is its own: a host that pauses its switch port is a receiver too slow, and the e
 from collections import Counter
 from dataclasses import dataclass
 
-from detectors.congestion.fabric import Fabric, Port
+from detectors.congestion.fabric import Fabric, Port, is_most
 
 _PART = 0.5
 """Ports with half of the strongest one's signal are as strong as it."""
-_WHOLE_PORTS, _WHOLE_SHARE = 4, 0.5
-"""A switch that marks or pauses wrongly does so on most of its ports; fewer are a few flows."""
 
 Hot = dict[Port, dict[str, float]]
 """By hot port its signals, in shares of what matters."""
@@ -43,7 +41,7 @@ def origin_of(fabric: Fabric, hot: Hot) -> Origin:
     by, weight = next((by, weight) for by, weight in ways if max(weight.values()) >= matters)
     most = max(weight.values())
     strong = [port for port, value in weight.items() if value >= _PART * most]
-    if len(strong) >= max(_WHOLE_PORTS, _WHOLE_SHARE * fabric.size(switch)):
+    if is_most(len(strong), fabric.size(switch)):
         return Origin(switch, "", by, tuple(port for _, port in strong))
     best = max(sorted(strong), key=lambda port: (weight[port], sum(own[port].values()), port))
     return Origin(switch, best[1], by, (best[1],))

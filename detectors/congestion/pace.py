@@ -22,6 +22,8 @@ _MICRO: Final = 1e6
 _LONGEST_S: Final = 86_400.0
 _MOST: Final = 1.5
 """Of its job's usual step: what takes longer is a checkpoint or an evaluation."""
+FELT: Final = 0.05
+"""Of a step: a job that loses a twentieth is held up. A policy."""
 _WANDERS: Final = 0.01
 """Of a step: less is what a job's pace wanders by, and holds up nobody."""
 _LEAD_MS: Final = 120_000
@@ -91,15 +93,21 @@ class Paces(Columns):
         number = self.jobs.find(job_id)
         return 0 <= number < len(self) and bool((self._counted()[:, number] >= _FEWEST).all())
 
-    def as_before(self, now: Instant, job_id: str) -> bool:
-        """Return whether a job's steps go on, and take as long as they did, as far as their scatter shows."""
+    def as_before(self, now: Instant, job_id: str, *, shown: bool = False) -> bool:
+        """Return whether a job's steps go on, and take as long as they did, as far as their scatter shows.
+
+        If that must be `shown` they scatter so little that they would show it if the job were held up.
+        """
         if not self.is_known(job_id):
             return False
         number = self.jobs.find(job_id)
         lately = self.before_and_now()[1][number]
         moved, error = (values[number] for values in self._moved())
         goes_on = now - self.at[number] <= max(_LASTS_MS, 2000 * lately)
-        return bool(goes_on and moved <= max(np.log1p(_WANDERS), _SURE * error))
+        within = _SURE * error
+        if shown and within > np.log1p(FELT):
+            return False
+        return bool(goes_on and moved <= max(np.log1p(_WANDERS), within))
 
     def was_slow(self, now: Instant, job_id: str, onset: Instant) -> bool:
         """Return whether a job is slower, and was, by half of that, long before something's `onset`."""

@@ -57,6 +57,16 @@ def test_a_switch_that_pauses_on_all_its_ports_is_named_itself() -> None:
     assert entities(pausing_switch(tape_of(SCENE))) == [{"switch": "leaf-2"}]
 
 
+def test_a_switch_most_of_whose_ports_pause_is_congested_by_less_than_one_port_is() -> None:
+    """As one whose line card forwards at half its rate: each port pauses for a twentieth of the time."""
+    leaf: dict[str, Any] = {"switch": "leaf-2"}
+    tape = tape_of(replace(SCENE, minutes=16))
+    assert entities(growing(tape, "switch", TX, 1000, 600, 800, **leaf)) == [leaf]
+    assert entities(growing(tape, "switch", TX, 250, 600, 800, **leaf)) == []
+    assert entities(growing(tape, "switch", TX, 1000, 600, 800, **leaf, port=["Ethernet0", "Ethernet1"])) == []
+    assert entities(growing(tape, "switch", TX, 1000, 600, 800)) == [], "of all switches it is load"
+
+
 def test_marks_alone_alert_nobody() -> None:
     all_mark = growing(tape_of(SCENE), "switch", MARKED, 50_000, AT_S, END_S, switch="leaf-2")
     assert run(all_mark) == []

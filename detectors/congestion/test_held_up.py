@@ -199,3 +199,17 @@ def test_what_jobs_lose_is_the_same_however_their_steps_are_cut_and_carried_over
     cuts = sorted(np.random.default_rng(seed).integers(tape.start, tape.end, 12).tolist())
     assert [dict(found.entity) for found in whole(choice, tape)] == [PORT]
     deterministic_however_handled(choice, tape, Handling(cuts=cuts, seed=seed, carried=seed > 0))
+
+
+@pytest.mark.parametrize(("drops", "found"), [(0, []), (3, [PORT])])
+def test_steps_that_vary_too_much_to_show_it_are_no_excuse_where_packets_are_lost(drops: int, found: list[Any]) -> None:
+    varies = np.random.default_rng(5).normal(1.0, 0.1, 80)
+
+    def uneven(rows: Any, values: Any) -> Any:
+        return values * varies[(seconds(rows) // 30).astype(int)]
+
+    scene = replace(SCENE, minutes=32, kinds=("switch", "nic", "steps"))
+    tape = growing(tape_of(scene), "switch", RX, 20_000, 1200, 1500, **PORT)
+    tape = growing(tape, "switch", DROPPED, drops, 1200, 1500, **PORT)
+    assert entities(changed(tape, "steps", "step_time_s", uneven)) == found
+    assert entities(tape) == [], "steps that vary little show that nobody is held up"
