@@ -146,7 +146,7 @@ class Shares(Columns):
         usual = self._of_peers(figure, place)[those]
         x, m = np.log(figure[those]), np.log(usual)
         work = self.work[those] / np.maximum(self.readings[those], 1)
-        for_work = x - np.log(np.maximum(work, _LEAST_WORK))  # NaN where the memory is not reported
+        for_work = x - np.log(np.maximum(work, _LEAST_WORK))  # NaN where it is not known
         known = (self.own.learnt_s[those] >= _KNOWN_S) & np.isfinite(m) & (usual >= self._least)
         mine, theirs = x - self.own.level[those], m - self.others.level[those]
         steady = known & (np.abs(theirs) <= _STEADY) & (mine >= self._takes_part)

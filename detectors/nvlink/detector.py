@@ -33,6 +33,7 @@ from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.nvlink.carried import Carried
 from detectors.nvlink.errors import LinkErrors
 from detectors.nvlink.lines import details, fabric_line
+from detectors.signals.effort import effort
 from detectors.signals.energy import Energy
 from detectors.signals.xid import XidCatalogue, is_fatal
 from detectors.signals.xid_watch import KERNEL, XidEvent, XidWatch
@@ -103,13 +104,9 @@ class Nvlink:
         budget = config.false_alarms_per_100_node_days / 2
         self._errors = LinkErrors(self.tails, budget)
         self._traffic = shares.Shares(
-            self.tails["NVLink traffic"],
-            budget,
-            ratio=config.traffic_left,
-            least=_LEAST_MB_S,
-            peaks=False,
+            self.tails["NVLink traffic"], budget, ratio=config.traffic_left, least=_LEAST_MB_S, peaks=False,
             takes_part=_TAKES_PART,
-        ).along("dcgm")
+        ).along("dcgm")  # fmt: skip
         self._carried, self._energy = Carried(), Energy().along("dcgm")
         self._book = CaseBook(self.spec.name, _RETURN_MS)
         self._lines: list[tuple[Instant, str, str, str, int]] = []
@@ -146,7 +143,8 @@ class Nvlink:
             # None at all is little, too: links that are down carry nothing.
             moved = np.where(idle | stale | paused, np.nan, np.maximum(moved, 1.0))
             copies = reported(batch, _COPIES, tick, here) / 100
-            self._traffic.take(where, moved, np.where(np.isnan(memory), copies, memory))
+            busy = np.where(np.isnan(memory), copies, memory)
+            self._traffic.take(where, moved, effort(batch, tick, here, busy))
         return ()
 
     def go_on_with(self, survivors: Survivors) -> None:

@@ -17,6 +17,14 @@ def test_lost_traffic_is_found_by_the_field_that_is_a_rate() -> None:
     assert fired(LONG.tape(columns)) == [gpu(0, 1)]
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_gpu_that_is_held_at_two_fifths_of_its_clock_carries_so_much_and_its_links_are_well(held: bool) -> None:
+    columns = weakened(LONG, links(LONG), [1], (600, 9999), 0.4)
+    columns["DCGM_FI_DEV_SM_CLOCK"] = np.full(columns[SENT].shape, 1980.0)
+    columns["DCGM_FI_DEV_SM_CLOCK"][LONG.at_s[:, 1] > 600, 1] = 795.0 if held else 1980.0
+    assert fired(LONG.tape(columns)) == ([] if held else [gpu(0, 1)])
+
+
 def carried(readings: FloatArray) -> FloatArray:
     """Return what is given of one GPU at each of its readings (n,), 10 s apart."""
     links_of = Carried()

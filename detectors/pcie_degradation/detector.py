@@ -29,6 +29,7 @@ from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import WHOLE_NODE, GpuLayout, reported
 from detectors.pcie_degradation.links import STALE_MS, Links
+from detectors.signals.effort import effort
 from detectors.signals.energy import Energy
 from detectors.signals.xid import XidCatalogue
 from detectors.signals.xid_watch import XidEvent, XidWatch
@@ -97,7 +98,7 @@ class PcieDegradation:
             replays = reported(batch, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", tick, here)
             self._replays.counter.take(where, at, replays)
             self._xids.take(batch, tick, here)
-            work = reported(batch, "DCGM_FI_PROF_DRAM_ACTIVE", tick, here)
+            work = effort(batch, tick, here, reported(batch, "DCGM_FI_PROF_DRAM_ACTIVE", tick, here))
             used = reported(batch, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", tick, here)
             news = self._links.busy[where] & ~self._energy.stands(where, used)  # what stands still says nothing anew
             self._moved.take(where, np.where(news, moved, np.nan), work)

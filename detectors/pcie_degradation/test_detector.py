@@ -269,6 +269,18 @@ def test_readings_that_stand_still_make_no_link_slow(stands: bool) -> None:
     assert firing(replace(tape, rows=[both])) == ([] if stands else [gpu(1, 2)])
 
 
+@pytest.mark.parametrize(("clock", "found"), [(700.0, []), (1900.0, [gpu(1, 2)])], ids=["held", "runs on"])
+def test_a_gpu_that_is_held_at_a_third_of_its_clock_moves_less_and_its_link_is_well(
+    clock: float, found: list[dict[str, Any]]
+) -> None:
+    tape = changed(
+        tape_of(SLOW),
+        "DCGM_FI_DEV_SM_CLOCK",
+        lambda at, node, number, _: np.where((node == name(1)) & (number == 2) & (at >= 515), clock, 1980.0),
+    )
+    assert firing(tape) == found
+
+
 def each_on_its_own(scene: Scene, low: float) -> Tape:
     """Return the tape with every GPU low in a part of its stretches of 30 s, each by itself."""
 
