@@ -17,7 +17,8 @@ storage is slow.
 It is wrong where a few ranks of a job get more work, none less, and tensor activity is not read (an alert), where the
 last stage's node is slow from the first step on (taken for the model's cut; among few nodes, stages that differ hide
 other nodes), where a single node has the whole job and all its GPUs slow down alike, where a GPU or a node is a little
-slower by its readings from the job's first minutes on (taken for its habit), and where a fault that has a name leaves
+slower by its readings from the job's first minutes on (taken for its habit), where the memory of GPUs on two nodes
+becomes slow within a minute (by readings: taken for more work), and where a fault that has a name leaves
 no trace in DCGM or the logs. A rank that alone reports of its node stands for the node, as neighbours in tensor
 parallelism count the wait for each other as computation; the GPU is named where its readings make it the one.
 """

@@ -228,6 +228,15 @@ def test_use_shows_at_least_half_of_what_a_host_keeps_its_gpus_waiting(shown: fl
     assert (dict(fired.entity), fired.severity) == ({"node": name(1)}, severity)
 
 
+@pytest.mark.parametrize(("later_s", "culprits"), [(0.0, 0), (30.0, 0), (120.0, 2)])
+def test_gpus_of_two_nodes_that_come_to_work_longer_within_a_minute_were_given_more(
+    later_s: float, culprits: int
+) -> None:
+    slow = [Slow([FIRST], 900, factor=1.5), Slow([2 * FIRST], 900 + later_s, factor=1.45)]
+    found = run(replace(SEEN, felt="memory", slow=slow))
+    assert len([one for one in found if one.state == "firing"]) == culprits
+
+
 def test_profiling_that_stops_on_one_node_is_no_change_of_its_work() -> None:
     """The memory interface's utilisation (%) is another measure than DRAM activity, and GPU_UTIL than the engine's."""
 

@@ -330,6 +330,8 @@ class Watch(Kept):
                 if lag >= PAGE_SHARE and bits.bit_count() >= _LASTS:  # who waits far less has no part in it
                     with_it &= comparison.least[who] >= comparison.least[entity] / 2
             beside = who[with_it]
+            if how == LONG_WORK and not whole and self._began_together(entity, beside):
+                continue
             found.append(
                 Suspect(
                     job=running,
@@ -352,6 +354,12 @@ class Watch(Kept):
                 )
             )
         return found
+
+    def _began_together(self, gpu: int, others: IntArray) -> bool:
+        """Return whether a GPU of another node came to work longer within the same window: work was given out anew."""
+        compared, node = self.gpus, self._layout.node
+        others = others[(node[others] != node[gpu]) & (compared.how[others] == LONG_WORK)]
+        return bool((np.abs(compared.since[others] - compared.since[gpu]) < 1000 * WINDOW_S).any())
 
     def _end_histories(self, cast: _Cast, means: FloatArray, histories: Mapping[str, History]) -> None:
         """End the window of every job: the mean over its nodes of their median GPU, for scrapes of a node see one phase
