@@ -29,6 +29,7 @@ SHORTEST_STEP_S: Final = 0.001
 _REMEMBERED_MS: Final = 3_600_000
 """For so long it is remembered how jobs ended."""
 _GIVEN_MS: Final = 7 * 86_400_000
+"""For so long it is remembered which nodes were given to jobs: as long as that they were taken out (`scheduling`)."""
 
 
 @dataclass(frozen=True, slots=True)

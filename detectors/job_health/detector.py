@@ -6,15 +6,14 @@ that never ends; six and `hang_s` where they idle or are not seen; and 1.7 times
 that draw nearly what they do in steps work on something else, an evaluation say, or their steps are not collected. A
 checkpoint or a load that the job's log announces gets ten minutes and more, and while its nodes write to their mounts
 as one does that saves, it works. A job on one node whose GPUs idle, or that reports no steps, gets a quarter of an
-hour: it may have a user at its prompt, and is information, unless it made steps for eight hours.
-NCCL's watchdog decides at once. Where a job's steps are not
-gathered, what its log's lines report of iterations counts as steps (`reports.py`). GPUs alone show of a job without
-steps that it stands since they last worked, if all of them spin, none uses its tensor cores, and none draws what it did
-(the others wait for that one: a straggler); or if, after half an hour of work, all GPUs of several nodes idle for eight
-minutes. A job one of whose GPUs fell silent, or whose node has a fatal line in its log, is a victim of that. It is
-wrong about a job that pauses for five minutes for the first time, idle, and neither says so nor writes; it misses a job
-that hangs before its first eight steps, one on a single node without steps and such lines whose GPUs idle, and one with
-a GPU that never comes to the end of what it computes.
+hour: it may have a user at its prompt, and is information, unless it made steps for eight hours. NCCL's watchdog
+decides at once. Where a job's steps are not gathered, what its log's lines report of iterations counts as steps
+(`reports.py`). GPUs alone show of a job without steps that it stands since they last worked, if all of them spin, none
+uses its tensor cores, and none draws what it did (the others wait for that one: a straggler); or if, after half an hour
+of work, all GPUs of several nodes idle for eight minutes. A job one of whose GPUs fell silent, or whose node has a
+fatal line in its log, is a victim of that. It is wrong about a job that pauses for five minutes for the first time,
+idle, and neither says so nor writes; it misses a job that hangs before its first eight steps, one on a single node
+without steps and such lines whose GPUs idle, and one with a GPU that never comes to the end of what it computes.
 
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
 the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How

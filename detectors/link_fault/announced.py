@@ -63,7 +63,7 @@ class Announced:
         """Of lines on single ports: when, and their words."""
         self._burnt: dict[str, Instant] = {}
         """By node, when the firmware of its NICs was last being changed."""
-        self._shut: dict[str, Instant] = {}
+        self._taken_down: dict[str, Instant] = {}
         """By node, when one of its interfaces was last taken down by the kernel's name."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
@@ -71,17 +71,16 @@ class Announced:
         for record in records:
             if record.source not in {"scheduler", "kernel", "fabricmanager"}:
                 continue
+            command = _COMMAND.search(record.message)
             by_hand = record.source == "scheduler" and (_HANDS.search(record.message) or _SHUT.search(record.message))
-            on_port = by_hand or _PORT_WORK.search(record.message) or _COMMAND.search(record.message)
+            on_port = command or by_hand or _PORT_WORK.search(record.message)
             if on_port:
                 kept_ports = [(at, words) for at, words in self._ports if record.at - at <= _HOLDS_MS]
                 self._ports = [*kept_ports, (record.at, self._named(record, own=True))][-_MOST_PORTS:]
-            if record.node and _COMMAND.search(record.message) and _INTERFACE.search(record.message):
-                self._shut = {name: at for name, at in self._shut.items() if record.at - at <= _BURN_MS}
-                self._shut[record.node] = record.at
+            if record.node and command and _INTERFACE.search(record.message):
+                self._taken_down = _noted(self._taken_down, record.node, record.at)
             if record.node and _BURN.search(record.message):
-                self._burnt = {name: at for name, at in self._burnt.items() if record.at - at <= _BURN_MS}
-                self._burnt[record.node] = record.at
+                self._burnt = _noted(self._burnt, record.node, record.at)
             # A switch's own log speaks of its optics in such words, too, where they err.
             one_port = on_port and _ONE_PORT.search(record.message)
             if record.source != "fabricmanager" and not one_port and _WORK.search(record.message):
@@ -99,7 +98,7 @@ class Announced:
         if any(0 <= since - self._at.get(switch, -2 * _HOLDS_MS) <= _HOLDS_MS for switch in switches):
             return True
         nodes = [owner for kind, owner, _ in ends if kind == "nic"]
-        for lines, lasts_ms in ((self._burnt, _BURN_MS), (self._shut, _AT_ONCE_MS)):
+        for lines, lasts_ms in ((self._burnt, _BURN_MS), (self._taken_down, _AT_ONCE_MS)):
             if any(node in lines and -_LATE_MS <= since - lines[node] <= lasts_ms for node in nodes):
                 return True
         named = [words for at, words in self._ports if -_LATE_MS <= since - at <= _HOLDS_MS]
@@ -107,9 +106,14 @@ class Announced:
 
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
-        return [dict(self._at), [list(line) for line in self._ports], dict(self._burnt), dict(self._shut)]
+        return [dict(self._at), [list(line) for line in self._ports], dict(self._burnt), dict(self._taken_down)]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
         self._at, self._ports = dict(state[0]), [(at, list(words)) for at, words in state[1]]
-        self._burnt, self._shut = (dict(state[n]) if len(state) > n else {} for n in (2, 3))
+        self._burnt, self._taken_down = (dict(state[n]) if len(state) > n else {} for n in (2, 3))
+
+
+def _noted(at_node: dict[str, Instant], node: str, at: Instant) -> dict[str, Instant]:
+    """Return when a line was last about each node, with this one, without what it cannot explain any more."""
+    return {name: when for name, when in at_node.items() if at - when <= _BURN_MS} | {node: at}

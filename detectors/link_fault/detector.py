@@ -34,6 +34,7 @@ from detectors.fleet.cabling import End
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.presence import Attendance, Roster
 from detectors.fleet.scheduling import Scheduler
+from detectors.fleet.tenancy import Tenancy
 from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables, entity_of
 from detectors.link_fault.config import LinkFaultConfig
@@ -65,7 +66,7 @@ class LinkFault(BaseDetector):
 
     KEPT = (
         "_roster", "_states", "_errors", "_rails", "_gpus", "_lines", "_announced", "_scheduler", "_nodes", "_flapped",
-        "_erred",
+        "_erred", "_tenancy",
     )  # fmt: skip
     _config: LinkFaultConfig
 
@@ -80,7 +81,7 @@ class LinkFault(BaseDetector):
         self._gpus = Attendance("dcgm")
         self._lines = Lines(fleet)
         self._announced = Announced()
-        self._scheduler = Scheduler(fleet)
+        self._scheduler, self._tenancy = Scheduler(fleet), Tenancy(fleet)
         self._nodes = Nodes(self._roster, self._gpus, self._states["nic"], self._scheduler)
         self._together = Together(self._cables, self._states, self._nodes)
         self._judge = Judge(
@@ -94,10 +95,16 @@ class LinkFault(BaseDetector):
             self._announced,
             self._nodes,
             self._together,
+            self._tenancy,
         )
         # A case's memo: the `end` it names, its `mode`, the first ends of its cables (`members`), and since when all is
         # well (`fine_at`, -1).
         self._flapped, self._erred = Ended(), Ended()
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on with the state of a version that did not note which jobs had ended."""
+        if name != "_tenancy":
+            super().begin_afresh(name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what kernels say of links, and the scheduler of nodes."""
@@ -120,6 +127,7 @@ class LinkFault(BaseDetector):
 
     def advance(self, now: Instant) -> Sequence[Finding]:
         """Decide: what is well again, and what is not."""
+        self._tenancy.note(now)
         self._gpus.look(now)
         for states in self._states.values():
             states.look(now)

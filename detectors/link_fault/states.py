@@ -32,8 +32,8 @@ _A_READING: Final = 4 / 3
 class States(Columns):
     """Columns over ports: `state` (1 up, 0 down, -1 unknown); `down_since`, -1 unless it went down while heard;
     `heard_since` the first reading after a silence; `low` readings in a row that are down; `used` when it last
-    carried more than management traffic (-1 never); `worked` when it was last down on a node with a job. `lost` (8, n)
-    are times of losses by the state, `counted` by the counter `downed` of lost links; `sent` counts its traffic.
+    carried more than management traffic (-1 never). `lost` (8, n) are times of losses by the state, `counted` by the
+    counter `downed` of lost links; `sent` counts its traffic.
     """
 
     state: NDArray[np.int8] = column(UNKNOWN, dtype=np.int8)
@@ -41,7 +41,6 @@ class States(Columns):
     heard_since: IntArray = column(-1)
     low: NDArray[np.int32] = column(0, dtype=np.int32)
     used: IntArray = column(-1)
-    worked: IntArray = column(-1)
     lost: IntArray = column(-1, _KEPT_DOWNS)
     counted: IntArray = column(-1, _KEPT_DOWNS)
 

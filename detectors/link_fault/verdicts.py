@@ -10,6 +10,7 @@ from detectors.contract import Evidence, Fault, Instant, Severity
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.fleet.cabling import End
 from detectors.fleet.fleet import Fleet, Job
+from detectors.fleet.tenancy import Tenancy
 from detectors.link_fault.announced import Announced
 from detectors.link_fault.cables import Cable, Cables
 from detectors.link_fault.config import LinkFaultConfig
@@ -76,10 +77,11 @@ class Judge:
         announced: Announced,
         nodes: Nodes,
         together: Together,
+        tenancy: Tenancy,
     ) -> None:
         self._config, self._fleet, self._cables, self._states = config, fleet, cables, states
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
-        self._announced, self._together = announced, together
+        self._announced, self._together, self._tenancy = announced, together, tenancy
         self._ports, self._lives = together.ports, together.lives
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
@@ -225,9 +227,7 @@ class Judge:
             readings = max(int(states.low[port]) for _, states, port in low)
             return readings >= 2 and now - since >= max(_CONFIRM_AGAIN_MS if again else _CONFIRM_ERRING_MS, confirm)
         jobless = cable.node is not None and self._fleet.is_idle(cable.node)
-        ended = jobless and any(states.worked[port] >= first for _, states, port in low)
-        for _, states, port in low:
-            states.worked[port] = states.worked[port] if jobless else now
+        ended = jobless and self._tenancy.job(str(cable.node), first) is not None
         if idle := jobless and not ended:
             confirm = max(confirm, _CONFIRM_IDLE_MS)
         readings = sum(int(states.low[port]) for _, states, port in low)
