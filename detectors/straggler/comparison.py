@@ -54,7 +54,7 @@ class Look:
     their groups of `peers`, the logarithms of the `signals`, (rows, n), of how many `reads` they are, (n,), and which
     are `held` under a finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one
     every `every_s`. At the `ends` (n,) of a pipeline work is another from the first step on. `memory_clocks` (n,) are
-    logarithms, which need no habit to be compared.
+    logarithms, which need no habit to be compared. Another process has come to those that are `shared`, (n,).
     """
 
     who: IntArray
@@ -68,6 +68,7 @@ class Look:
     every_s: float
     ends: BoolArray | None = None
     memory_clocks: FloatArray | None = None
+    shared: BoolArray | bool = False
 
     @cached_property
     def middles(self) -> tuple[FloatArray, IntArray]:

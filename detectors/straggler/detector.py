@@ -116,7 +116,7 @@ class Straggler(Kept):
         if batch.kind == "dcgm":
             self._causes.take(batch)
             self._watch.extend()
-            self._watch.sums.take(batch)
+            self._watch.take(batch)
         elif batch.kind == "steps":
             self._take_steps(batch)
         elif batch.kind == "nic":
@@ -303,10 +303,10 @@ class Straggler(Kept):
         if effect is None or (effect.slower == 0 and effect.seen >= one.lag / 3):
             plain = one.works_alike() if one.how == SLOW_CLOCK else one.is_waited_for()
             return bool(one.sure and one.lag >= share and plain)
-        if alone and not (one.works_alike() or one.is_waited_for(felt=True)):
+        if alone and not (one.works_alike() or one.is_waited_for(felt=True) or one.works_in_step()):
             return False
         slower = np.log1p(effect.slower) / (SAME_ORDER if one.how in (SLOW_CLOCK, STARVED) else EXPLAINS)
-        explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower)
+        explained = np.log1p(one.lag) >= min(slower, _FULL) or one.works_on(effect.slower) or one.grew_mib > 0
         felt = effect.slower >= max(self._config.job_share, one.costs() / SAME_ORDER)
         least = _LEAST_LAG * share if one.how == SLOW_CLOCK else 0.0
         return bool(felt and explained and max(one.lag, effect.slower) >= share and one.lag >= least)

@@ -83,7 +83,9 @@ _LEAST_DRAWN: Final = float(np.log(1.3))
 """Power is read at a moment of the step: among few nodes it is by a quarter more or less for minutes, as our own worlds
 draw it (judgement: none of the recordings of others has such phases)."""
 _LEAST_SPENT: Final = float(np.log(1.1))
-"""Energy is that of whole steps. GPUs of one model draw by 2 to 5 % more or less for the same work."""
+_LEAST_SHARED: Final = float(np.log(1.05))
+"""Energy is that of whole steps. GPUs of one model draw by 2 to 5 % more or less for the same work: that will do beside
+a habit where another process came."""
 _CLOCK_CUBED: Final = 3.0
 """Power rises with the clock times the voltage squared, which rises with the clock."""
 _SPARED: Final = float(np.log(0.95))
@@ -98,8 +100,8 @@ _DRAWS_MORE: Final = 2.0
 _ONLY_MEMORY: Final = np.arange(SIGNALS)[:, None] == MEMORY
 """Of the signals, memory's: without profiling it is that of a moment of the step."""
 _MOST_LONGER: Final = float(np.log(10))
-FULL: Final = 0.95
-"""Who waits for others spins: GPUs of a job that works in step are as good as always busy."""
+FULL: Final = 0.9
+"""Who waits for others spins: GPUs of a job that works in step are as good as always busy, less the job's pauses."""
 
 
 class Sums(Columns):
@@ -233,7 +235,7 @@ class Readings(Comparison):
         with np.errstate(invalid="ignore", divide="ignore"):
             longer = np.where(apart > 0, z * (1 - _explained(apart) / apart), z)
             power, sure = np.where(np.isnan(apart[SPENT]), (apart[POWER], z[POWER]), (apart[SPENT], z[SPENT]))
-            drawn = np.where(power > 0, sure * _drawn(apart, done) / power, np.nan)
+            drawn = np.where(power > 0, sure * _drawn(apart, done, look.shared) / power, np.nan)
         # A node that does ten times what the others do works alone: at an evaluation, say.
         by_itself = np.fmax(apart[MEMORY], apart[SM]) > _MOST_LONGER if self._whole_nodes else False
         worked = np.fmax(np.fmax(longer[MEMORY], longer[SM]), drawn)
@@ -246,13 +248,15 @@ class Readings(Comparison):
         score = np.array([np.where(may, slow, np.nan), np.where(may, worked, np.nan), -z[BUSY]])[:ways]
         may |= score[STARVED:].max(axis=0, initial=0.0) > 0  # who idles in between may have a higher clock for it
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
-        lag = np.fmin(_lags(apart, done), _lags(beside, done))[:ways]
+        lag = np.fmin(*(_lags(of, done, look.shared) for of in (apart, beside)))[:ways]
         lag[STARVED:] *= np.where(look.middles[1].max(axis=0) == _PAIR, 2.0, 1.0)
         first = self._from_the_first(beside, look)[:ways]
         first[SLOW_CLOCK] = np.fmax(first[SLOW_CLOCK], _by_memory_clock(beside, look))
         self.early[look.who] = first.any(axis=0)
         lag, since = np.where(first > 0, first, lag), np.full(len(look.who), look.begun)
-        return Verdict(score, lag, self._least, may, first > 0, since)
+        certain = first > 0
+        certain[LONG_WORK] |= look.shared & (drawn > 0) & (lag[LONG_WORK] >= self._least)
+        return Verdict(score, lag, self._least, may, certain, since)
 
     def _from_the_first(self, beside: FloatArray, look: Look) -> FloatArray:
         """Return by how much longer work takes (3, n), as a logarithm, who has been slow since its job's first steps.
@@ -323,12 +327,12 @@ class Readings(Comparison):
         return np.asarray(np.where(soon, np.inf, np.where(few, np.nan, np.fmax.reduce(middles) - before)))
 
 
-def _lags(apart: FloatArray, done: FloatArray) -> FloatArray:
-    """Return by how much longer the work takes by each signature (3, n), a logarithm; `done` as `_drawn` takes it."""
+def _lags(apart: FloatArray, done: FloatArray, shared: BoolArray | bool) -> FloatArray:
+    """Return by how much longer the work takes by each signature (3, n), a logarithm; the rest as `_drawn` takes it."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), -apart[BUSY]
     explained = _explained(apart)
     longer = np.fmax(apart[MEMORY] - explained, than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
-    longer = np.fmax(longer, than_who_waits(_drawn(apart, done), WAITS_AT_WATTS))
+    longer = np.fmax(longer, than_who_waits(_drawn(apart, done, shared), WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
     return np.array([slower, longer, _starved(active, idle)])
@@ -366,16 +370,17 @@ def _explained(apart: FloatArray) -> FloatArray:
     return np.asarray(_has_more(apart) + np.fmax(-apart[CLOCK], 0.0))
 
 
-def _drawn(apart: FloatArray, done: FloatArray) -> FloatArray:
+def _drawn(apart: FloatArray, done: FloatArray, shared: BoolArray | bool) -> FloatArray:
     """Return by how much more power GPUs draw than what they have to do and their clock explain, (n,), as a logarithm.
 
-    NaN where that is little, or they do as much as ever (`done`, (n,), beside their habit): nobody waits for them. NaN
-    where SM activity is read, which shows better who works.
+    NaN where that is little (less will do of those that are `shared`), or they do as much as ever (`done`, (n,), beside
+    their habit): nobody waits for them. NaN where SM activity is read, which shows better who works.
     """
     read = np.isnan(apart[SPENT])
     drawn = np.where(read, apart[POWER], apart[SPENT])
     drawn -= _has_more(apart) + np.fmax(_CLOCK_CUBED * apart[CLOCK], 0.0)
-    counts = np.isnan(apart[SM]) & (drawn >= np.where(read, _LEAST_DRAWN, _LEAST_SPENT)) & (done <= -drawn / 2)
+    least = np.where(shared, _LEAST_SHARED, np.where(read, _LEAST_DRAWN, _LEAST_SPENT))
+    counts = np.isnan(apart[SM]) & (drawn >= least) & (done <= -drawn / 2)
     return np.asarray(np.where(counts, drawn, np.nan))
 
 

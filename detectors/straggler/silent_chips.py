@@ -20,7 +20,7 @@ from detectors.core.residuals import MAD_TO_SIGMA, Groups
 from detectors.core.statistics import masked_median, median_of
 from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import History
-from detectors.straggler.readings import BUSY, CLOCK, POWER, SPENT, UTIL
+from detectors.straggler.readings import BUSY, CLOCK, FULL, POWER, SPENT, UTIL
 
 SINCE: Final = 8
 """Windows since the job is slower: so many means of minutes show a twentieth of a GPU's power from its noise."""
@@ -39,8 +39,6 @@ _ALONE: Final = 0.6
 """The next one's, to its own: two that stand outside have something in common that is not a chip's."""
 _SAME_CLOCK, _AS_BUSY = 0.015, 0.02
 """Clocks move in steps of 15 MHz, a hundredth, and utilisation in hundredths."""
-_SPINS: Final = 0.9
-"""Of the time those are busy who wait for others, less the pauses of the whole job."""
 _SAME_WORK: Final = 0.25
 """Of the job's loss: who does less has less to do."""
 _STEADY: Final = 0.6
@@ -113,7 +111,7 @@ class SilentChips(Columns):
         beside = x[:, first] - middle
         alike = abs(beside[CLOCK]) <= _SAME_CLOCK and abs(more[first]) <= _SAME_WORK * loss
         alike &= not np.fmin(beside[BUSY], beside[UTIL]) < -_AS_BUSY
-        alike &= bool(np.fmax(middle[BUSY], middle[UTIL]) >= np.log(_SPINS))
+        alike &= bool(np.fmax(middle[BUSY], middle[UTIL]) >= np.log(FULL))
         outside = size >= _OUTSIDE * spread and _LEAST * loss <= size <= _MOST * loss
         if not alike or not outside or float(spared[second]) - usual > _ALONE * size:
             return None

@@ -85,6 +85,7 @@ class Suspect:
     seconds: Mapping[str, float] = field(default_factory=dict)
     always: bool = False
     memory_clocks: tuple[float, ...] = (np.nan, np.nan)
+    grew_mib: float = 0.0
     silent: Silent | None = None
 
     def is_one_of_many(self) -> bool:
@@ -165,6 +166,10 @@ class Suspect:
         both = np.log(np.array([self.ratio(TENSOR), self.ratio(MEMORY)]))
         return self.how == LONG_WORK and slower >= PAGE_SHARE and bool(both.min() >= np.log1p(slower) / EXPLAINS)
 
+    def works_in_step(self) -> bool:
+        """Return whether it works longer for as much as its peers do: GPUs that work each for itself do unlike much."""
+        return self.how == LONG_WORK and self.in_step
+
     def costs(self) -> float:
         """Return by how much the job's steps must be longer, at least, for the work that takes the suspect longer.
 
@@ -193,6 +198,8 @@ def action_for(suspect: Suspect, limits: tuple[float, float] | None) -> str:
     """Return what to do first; `limits`, its power limit and its peers' (W), where it is the lower one."""
     if limits is not None:
         return f"set the power limit back (nvidia-smi -pl {limits[1]:.0f}), and find out who or what lowered it"
+    if suspect.grew_mib:
+        return "look for a process on the GPU that is not the job's (nvidia-smi), whose it is, and end it"
     first = "host processes, memory and CPU of the node"
     if "gpu" in suspect.entity:
         first = "the GPU with dcgmi diag -r 2"
@@ -218,6 +225,9 @@ def report_of(suspect: Suspect, now: Instant, limits: tuple[float, float] | None
     if limits is not None:
         kept |= {"power_limit_w": limits[0], "power_limit_peers_w": limits[1]}
         compared += f", at a power limit of {limits[0]:.0f} W where theirs is {limits[1]:.0f} W"
+    if suspect.grew_mib:
+        kept["memory_grew_mib"] = suspect.grew_mib
+        compared += f", and its memory in use rose by {suspect.grew_mib / 1024:.2g} GiB, on it alone"
     if harmless:
         named = f"{where} is unlike its peers in job {job}: {compared}; the job is hardly slower for it"
         return Report("info", 0.5, named, kept | {"lag_share": suspect.lag})

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import GPU_NODES
 from detectors.core.evidence import odds_in_words, threshold
 from detectors.core.kept import Kept
@@ -36,6 +36,7 @@ from detectors.straggler.readings import (
     Sums,
     logarithms,
 )  # fmt: skip
+from detectors.straggler.shared_gpus import SharedGpus
 from detectors.straggler.silent_chips import SINCE, SilentChips
 from detectors.straggler.suspects import PAGE_SHARE, Suspect
 
@@ -148,7 +149,7 @@ class _Window:
 class Watch(Kept):
     """See the module."""
 
-    KEPT = ("sums", "gpus", "nodes", "silent", "_paces", "_window", "_reads")
+    KEPT = ("sums", "gpus", "nodes", "silent", "shared", "_paces", "_window", "_reads")
 
     def __init__(self, config: StragglerConfig, fleet: Fleet, layout: GpuLayout) -> None:
         self._config, self._fleet, self._layout = config, fleet, layout
@@ -157,6 +158,7 @@ class Watch(Kept):
         self.gpus = Readings("gpu", 3, self.tails, config.effect_share).along("dcgm")
         self.nodes = Readings("node", 3, self.tails, config.effect_share).along(GPU_NODES)
         self.silent = SilentChips().along("dcgm")
+        self.shared = SharedGpus()
         self._paces = NodePaces()
         self._window: int | None = None
         self._reads = 0.0
@@ -165,9 +167,14 @@ class Watch(Kept):
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""
-        for columns in (self.sums, self.gpus, self.silent):
+        for columns in (self.sums, self.gpus, self.silent, self.shared):
             columns.grow(len(self._layout))
         self.nodes.grow(len(self._layout.names))
+
+    def take(self, batch: Batch) -> None:
+        """Take readings of GPUs."""
+        self.sums.take(batch)
+        self.shared.read(batch)
 
     def close(self, now: Instant, histories: Mapping[str, History], held: IntArray) -> list[Suspect] | None:
         """End the window if it is time to, and return who is slow; None within a window.
@@ -248,8 +255,9 @@ class Watch(Kept):
         if not len(them.who):
             return []
         held, x = np.isin(them.who, window.held), window.x[:, them.who]
-        came = them.who[self.gpus.job[them.who] != them.number]
-        self.silent.take(them.who, came, cast.by_job_and_model, x)
+        new = self.gpus.job[them.who] != them.number
+        self.silent.take(them.who, them.who[new], cast.by_job_and_model, x)
+        self.shared.close(them.who, new, them.peers)
         found = self._suspects(self.gpus, them, x, window.reads[them.who], held, cast, window)
         return found + self._silent(cast, window)
 
@@ -299,7 +307,10 @@ class Watch(Kept):
     ) -> list[Suspect]:  # fmt: skip
         who, job, layout, whole = them.who, them.job, self._layout, comparison is self.nodes
         ends, clocks = (cast.ends[who], np.full(len(who), np.nan)) if whole else (None, window.memory_clocks[who])
-        look = Look(who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks)
+        grew = np.zeros(len(who)) if whole else self.shared.grew[who]
+        look = Look(
+            who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks, grew > 0
+        )  # fmt: skip
         comparison.look(look)
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
@@ -351,6 +362,7 @@ class Watch(Kept):
                     effect=effect,
                     always=bool(comparison.early[entity]),
                     memory_clocks=tuple(np.exp([clocks, look.usual_memory_clocks[0]])[:, place].tolist()),
+                    grew_mib=float(grew[place]),
                 )
             )
         return found
