@@ -123,8 +123,18 @@ class Brake:
         return gpus.throttled_in_ns(those) & (gpus.before[those] >= 0) & (counted_ms >= _NO_BLIP_MS)
 
     def capped(self, those: IntArray) -> BoolArray:
-        """Return which GPUs the driver says are held by its power cap, and by nothing else."""
-        return np.asarray((np.maximum(self._gpus.reasons[those], 0) & OTHERWISE) == SW_POWER_CAP)
+        """Return which GPUs the driver says are held by its power cap, and by nothing else, since their clock fell.
+
+        A cap holds all the time; a GPU that works near its limit is at it now and then, whatever else holds its clock.
+        """
+        gpus = self._gpus
+        return np.asarray(gpus.capped[those] >= np.maximum(_HELD_SHARE * gpus.run[those], 1))
+
+    def unexplained(self, those: IntArray) -> BoolArray:
+        """Return which GPUs the driver gives no reason for, but a cap now and then."""
+        reasons = self._gpus.reasons[those]
+        now_and_then = (reasons == SW_POWER_CAP) & ~self.capped(those)
+        return np.asarray((reasons == 0) | now_and_then)
 
     def proven(
         self,

@@ -161,7 +161,7 @@ class PowerThrottle:
             sharing = feeds_of(self._fleet, node)[1]
             # A rack's cap may be somebody's decision, where no log would show it.
             capped = self._capped(here) & (len(braked_nodes & sharing) <= 1 or self._limits.logs_come(now))
-            free = gpus.reasons[here] == 0  # of a clock somewhat lower the driver knows the reason, if power is it
+            free = self._brake.unexplained(here)  # of a clock somewhat lower the driver knows why, if power is it
             slow = int(gpus.since[here].min()), int(gpus.at[here].max()), gpus.clock[here], gpus.power[here]
             chosen_clock = alone or (self._set_clocks.are_set(node, *slow) and not self._brake.some_float(mates))
             left = HALVED if chosen_clock or 2 * np.count_nonzero(free) > len(here) else NODE_LEFT

@@ -171,6 +171,16 @@ def test_a_software_cap_is_that_of_a_limit_that_somebody_lowered_then(limit_w: f
     assert words in page.summary
 
 
+@pytest.mark.parametrize(("stated", "found"), [(1, [{"node": name(1)}]), (6, [])], ids=["all the time", "now and then"])
+def test_a_cap_that_the_driver_states_now_and_then_is_no_reason_for_a_clock_that_is_low(
+    stated: int, found: list[Any]
+) -> None:
+    """A GPU that works near its limit is at it in some readings, whatever else lowered its node's clocks."""
+    tape = changed(capped_from_200_s(0.7), VIOLATION, lambda *of: 0 * of[-1])
+    tape = changed(tape, REASONS, lambda *of: np.where(of[0] // 5 % stated == 0, of[-1], 0))
+    assert [dict(one.entity) for one in firing(tape)] == found
+
+
 def test_a_rack_that_is_capped_is_somebodys_decision() -> None:
     assert firing(capped_from_200_s(0.7, nodes=(0, 1))) == []
 

@@ -29,7 +29,8 @@ class Work(GpusAtWork):
     """Of the last look, too: `lost_power`, the logarithm of how far it was below usual, and `worked`, its activity.
 
     `heated` is the time that heat held it down, by its counter, of which `heat` is the last reading; `hot_at` when it
-    was last held down and as warm as it may be; `otherwise`, whether another reason was stated since its clock fell.
+    was last held down and as warm as it may be; `otherwise`, whether another reason was stated since its clock fell;
+    `capped`, in how many readings since then the software power cap was, and nothing else.
     """
 
     USUAL: ClassVar[tuple[str, ...]] = ("clock", "power", "activity")
@@ -42,6 +43,7 @@ class Work(GpusAtWork):
     heat: FloatArray = column(np.nan)
     hot_at: IntArray = column(-1)
     otherwise: BoolArray = column(False)
+    capped: IntArray = column(0)
 
     def __init__(self, config: DetectorConfig, fleet: Fleet, counter: str, by_reason: tuple[str, str]) -> None:
         """Begin with nothing; see `GpusAtWork`."""
@@ -81,6 +83,12 @@ class Work(GpusAtWork):
         stated = (np.maximum(self.reasons, 0) & OTHERWISE) != 0  # bits come and go
         self.otherwise = np.where(new, (self.otherwise & (self.run > 0)) | stated, self.otherwise)
         return new
+
+    def mark(self, new: BoolArray, down: BoolArray, free: BoolArray) -> None:
+        """Note which GPUs are held down, and of how many readings the driver says that the software cap does it."""
+        super().mark(new, down, free)
+        stated = (np.maximum(self.reasons, 0) & OTHERWISE) == SW_POWER_CAP
+        self.capped = np.where(self.run > 0, self.capped + (new & down & stated), 0)
 
     def snapshot(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the state as JSON can say it, and arrays."""
