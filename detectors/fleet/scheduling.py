@@ -83,6 +83,7 @@ _WORDINGS: tuple[tuple[State, str], ...] = (
     ("out", r"\bNODES (?:is |was |has been )?offlined\b"),
     ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:requested|ordered|scheduled)(?: by \S+)? (?:on|of|for) NODES"),
     ("out", r"\b(?:shut ?down|reboot|power[- ]?off) (?:request|issued) (?:on|of|for) NODES"),
+    ("out", r"\bscontrol reboot(?: asap| nextstate=\w+| reason=(?:\"[^\"]*\"|'[^']*'|\S+))+ NODES"),
     ("out", r"\bworker NODES (?:is |was |has been )?disabled\b"),
     ("back", r"\bworker NODES (?:is |was |has been )?enabled\b"),
     ("out", r"\b(?:drain|cordon)(?:ed|ing)?(?: and \w+)?:? (?:the )?(?:nodes?[ /]|host )?NODES"),

@@ -12,11 +12,7 @@ from detectors.core.counting import COLLECTED_MS, Counter
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
 from detectors.fleet.presence import NEVER
-
-_SAVES: Final = 50_000.0
-"""Bytes a ms. Logs and metrics write some MB a second at most; a node saves its part of a checkpoint at 0.1 to 2 GB/s,
-or it would take hours (80 GB a GPU)."""
-
+from detectors.signals.saves import SAVES
 
 _USUALLY: Final = 0.1
 """Share of a mount's readings in steps: of what writes so while its job makes steps it shows nothing. With what is left
@@ -47,7 +43,7 @@ class Writes(Columns):
         for tick, here in batch.ticks():
             mounts, at = batch.entities[here], batch.at[tick, here]
             rate = self.counted.rates(mounts, at, reported(batch, "write_bytes", tick, here), COLLECTED_MS)
-            saves = rate >= _SAVES
+            saves = rate >= SAVES
             self.wrote_at[mounts[saves]] = at[saves]
             self.read[mounts[np.isfinite(rate)]] += 1
             self.high[mounts[saves]] += 1

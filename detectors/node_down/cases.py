@@ -34,6 +34,8 @@ class Case:
     """By chance, of such a silence with its job's pause or its fall of power beside it; 1: neither is."""
     paused: float
     """For how many of its steps its job has stopped with it, or for how many readings its GPUs stand."""
+    saves: bool
+    """Whether other nodes of its job began to save a checkpoint when it stopped, and still do."""
 
     @property
     def down(self) -> bool:
@@ -46,9 +48,9 @@ class Case:
         signs = {
             "scheduler": self.word is not None,
             "event log": self.line is not None,
-            "power": self.draws_less,
-            "steps": self.stopped is True,
-            "its job's GPUs": self.stopped is None and self.paused > MISSED,
+            "power": self.draws_less and not self.saves,
+            "steps": self.stopped is True and not self.saves,
+            "its job's GPUs": self.stopped is None and self.paused > MISSED and not self.saves,
         }
         return [name for name, says in signs.items() if says]
 

@@ -8,10 +8,11 @@ inferred. A node's silence weighs what so long a silence weighs here, where scra
 pause; its job's steps that stop with it, or its watts that fall, weigh by how seldom jobs pause for so long, or watts
 fall so far. Together they must be so improbable that chance makes them within the budget only. Of a job without steps
 the GPUs of its other nodes say it, by their tensor activity or power: they stand since, for nine readings or for two
-and a half minutes. A job that completed, or that began later, says nothing. On silence alone it takes five minutes, and
-longer than nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its
-BMC reads no power. That of a node without a job is information where nothing else speaks of it: it holds nobody up, and
-clouds and autoscalers take such nodes away. A node whose job goes on stepping, or works on elsewhere, is alive: its
+and a half minutes. A job that completed, or that began later, says nothing, nor does one whose other nodes began to
+write a checkpoint when it stopped, for as long as they do. On silence alone it takes five minutes, and longer than
+nodes here are ever silent; of a node without a job, as long as a reboot takes, or as a power cycle if its BMC reads no
+power. That of a node without a job is information where nothing else speaks of it: it holds nobody up, and clouds and
+autoscalers take such nodes away. A node whose job goes on stepping, or works on elsewhere, is alive: its
 collector is not (`telemetry_gap`); so are nodes that fall silent together, unless their job stops with them or
 something names each of them. Streams that stop one by one are their agents' trouble. What the scheduler took out on
 purpose is silent by right.
@@ -42,13 +43,14 @@ from detectors.core.evidence import odds_in_words
 from detectors.core.survivors import Survivors
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.lapses import Lapses, believed, chance_allowed
-from detectors.fleet.presence import LATE, LEAST_READINGS, REBOOT_MS, Attendance, Progress, Roster
+from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, REBOOT_MS, Attendance, Progress, Roster
 from detectors.fleet.scheduling import Scheduler, Word
 from detectors.fleet.tenancy import Tenancy
 from detectors.node_down.cases import MISSED, Case, bmc_in_a_word
 from detectors.node_down.config import NodeDownConfig
 from detectors.node_down.signs import LastWords, is_panic
 from detectors.node_down.silence import Silence
+from detectors.signals.saves import Saves
 from detectors.signals.watts import Watts
 from detectors.spec import load_spec
 
@@ -80,7 +82,7 @@ class NodeDown(BaseDetector):
 
     KEPT = (
         "_roster", "_silence", "_pauses", "_watts", "_bmcs", "_words", "_progress", "_scheduler", "_tenancy",
-        "_excused", "_heard_of",
+        "_excused", "_heard_of", "_saves",
     )  # fmt: skip
     _config: NodeDownConfig
 
@@ -92,6 +94,7 @@ class NodeDown(BaseDetector):
         self._pauses = Lapses(self.tails["pauses of jobs"])
         self._watts = Watts(fleet, self._roster)
         self._bmcs = Attendance("bmc")
+        self._saves = Saves(fleet)
         self._words = LastWords()
         self._progress = Progress(fleet)
         self._scheduler = Scheduler(fleet)
@@ -99,6 +102,11 @@ class NodeDown(BaseDetector):
         self._excused: dict[str, Instant] = {}
         """Nodes that are silent by right or evidently alive, with their last reading then."""
         self._heard_of: Instant = -1
+
+    def begin_afresh(self, name: str) -> None:
+        """Go on with the state of a version that did not note which nodes save."""
+        if name != "_saves":
+            super().begin_afresh(name)
 
     def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
         """Note what schedulers, BMCs and kernels say of nodes."""
@@ -112,6 +120,8 @@ class NodeDown(BaseDetector):
             self._watts.take(batch)
             self._bmcs.readings.take(batch)
             return ()
+        if batch.kind == "storage":
+            self._saves.take(batch)
         self._progress.take(batch)
         if batch.kind != "steps":
             self._silence.streams[batch.kind].readings.take(batch)
@@ -186,6 +196,7 @@ class NodeDown(BaseDetector):
         work_stands = case.job_id is not None and (case.draws_less or case.paused >= LEAST_READINGS)
         stuck = case.stopped is None and min(case.paused, case.missed) * case.usual >= _STUCK_MS
         sure = case.odds <= allowed or (work_stands and case.missed >= LEAST_READINGS) or stuck
+        sure &= not case.saves  # a checkpoint is why its job, and its GPUs, pause
         return (sure and case.together < _TOGETHER) or self._is_silent_for_good(case, now)
 
     def _stays_off(self, case: Case, now: Instant) -> bool:
@@ -268,7 +279,15 @@ class NodeDown(BaseDetector):
             stopped=self._progress.stopped(job_id, now) if job_id and working else None,
             odds=odds,
             paused=paused,
+            saves=job_id is not None and self._save(job_id, node, last, now),
         )
+
+    def _save(self, job_id: str, node: str, last: Instant, now: Instant) -> bool:
+        """Return whether other nodes of a job began to save after its last step, or after a node was last heard."""
+        job, stepped = self._fleet.jobs.get(job_id), self._progress.of(job_id)[0]
+        if job is None:
+            return False
+        return self._saves.began({*job.nodes} - {node}, stepped if stepped != NEVER else last, now)
 
     def _began(self, job_id: str) -> Instant:
         """Return when a job began (-1: it is over); one that is given a silent node has not fallen silent with it."""
