@@ -165,6 +165,11 @@ class LinkFault(BaseDetector):
         """Return the finding of a verdict, unless an open one stands for it already."""
         ends = [list(cable.ends[0]) for cable in verdict.members]
         on_it = [case for case in self._book.cases() if any(end in case.memo["members"] for end in ends)]
+        if verdict.fault == "link_flap" and verdict.severity == "page":
+            unused = [case for case in on_it if case.fault == "link_flap" and case.severity == "info"]
+            if unused:
+                ended = [self._end(now, case, "somebody uses it now") for case in unused]
+                return [*ended, *self._fire(now, verdict, ends)]
         if any(case.fault == verdict.fault for case in on_it) or (verdict.fault == "link_errors" and on_it):
             return []
         flapping = [case for case in on_it if case.fault == "link_flap"]

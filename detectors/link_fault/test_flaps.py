@@ -45,6 +45,35 @@ def test_three_losses_in_half_an_hour_are_a_flap(apart_s: float, found: list[obj
     assert firing(cable_lowered(tape_of(replace(SCENE, interval_s=15.0, minutes=56)), losses)) == found
 
 
+@pytest.mark.parametrize(("spare", "severity"), [(True, "info"), (False, "page")])
+def test_a_flap_of_a_port_that_nobody_has_used_for_an_hour_is_information(spare: bool, severity: str) -> None:
+    """The topology has the cable; a notebook has the node, whose ports carry no more than management traffic."""
+    tape = tape_of(replace(SCENE, interval_s=15.0, minutes=76, working=not spare))
+    found = run(cable_lowered(tape, [(3700.0 + 60 * n, 3720.0 + 60 * n) for n in range(4)]))
+    assert [(one.fault, one.severity) for one in found if one.state == "firing"] == [("link_flap", severity)]
+    assert ("nobody has used it" in found[0].summary) == spare
+
+
+def test_a_port_that_has_been_read_for_less_than_an_hour_may_be_in_use() -> None:
+    tape = tape_of(replace(SCENE, interval_s=15.0, minutes=30, working=False))
+    found = run(cable_lowered(tape, [(700.0 + 60 * n, 720.0 + 60 * n) for n in range(4)]))
+    assert [(one.fault, one.severity) for one in found if one.state == "firing"] == [("link_flap", "page")]
+
+
+def test_a_flap_of_an_unused_port_alerts_once_a_job_uses_it() -> None:
+    idle = tape_of(replace(SCENE, interval_s=15.0, minutes=90, working=False))
+
+    def sends(rows: Rows, values: FloatArray) -> FloatArray:
+        return values + np.where(where(rows, **NIC), 1e9 * np.clip(seconds(rows) - 4000, 0, None), 0.0)
+
+    tape = changed(idle, "nic", "port_xmit_data", sends)
+    found = run(cable_lowered(tape, [(3700.0 + 120 * n, 3720.0 + 120 * n) for n in range(8)]))
+    assert [(one.state, one.severity) for one in found] == [
+        ("firing", "info"), ("firing", "page"), ("resolved", "info"), ("resolved", "page"),
+    ]  # fmt: skip
+    assert found[1].detected_at == found[2].detected_at
+
+
 def test_a_loss_after_a_flap_is_the_flap_again_unless_it_lasts() -> None:
     flaps = [(60.0, 66.0), (90.0, 96.0), (122.0, 128.0)]
     tape = tape_of(replace(SCENE, minutes=12))

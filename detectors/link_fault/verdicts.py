@@ -20,6 +20,7 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import QUIET_MS, Rails
 from detectors.link_fault.states import TOGETHER_MS, States
 from detectors.link_fault.together import Together
+from detectors.link_fault.urgency import Urgency
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
@@ -41,10 +42,10 @@ _CONFIRM_AGAIN_MS = 90_000
 """A link that was lost, came back and is lost again may be flapping: with the next loss it is, and not down."""
 _CONFIRM_IDLE_MS = 120_000
 """Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
-_USED_MS = 3_600_000
 _LOGGED_MS = 60_000
 """Where the kernel's lines are all there is of a port no reading confirms a loss: a link trains anew in less."""
 _ANNOUNCED: Final = "; work on the switch was announced"
+_UNUSED: Final = "; nobody has used it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Judge:
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
         self._announced, self._together, self._tenancy = announced, together, tenancy
         self._ports, self._lives = together.ports, together.lives
+        self._urgency = Urgency(fleet, announced, together)
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
         """Return whether a port was heard when it should have been."""
@@ -117,10 +119,11 @@ class Judge:
                 continue
             first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= min(times, most)])
+            severity = self._urgency.of_flap(cable, first, now)
+            unused = _UNUSED * (severity == "info" and not self._announced.covers(cable.ends, first))
             yield Verdict(
-                "link_flap", end, "flap", first, (cable,), self._severity(cable, first, now),
-                min(1.0, 0.75 + 0.05 * (seen - times)),
-                f"{_in_words(end)} lost its link {seen} times in {(now - first) / 60_000:.0f} min",
+                "link_flap", end, "flap", first, (cable,), severity, min(1.0, 0.75 + 0.05 * (seen - times)),
+                f"{_in_words(end)} lost its link {seen} times in {(now - first) / 60_000:.0f} min{unused}",
                 self._evidence(cable, counted, now) | {"downs": seen, "in_s": (now - first) / 1000},
             )  # fmt: skip
 
@@ -171,7 +174,7 @@ class Judge:
                 continue
             shared, members = self._together.of(cable, since, now)
             started = _first(since, line)
-            severity, planned = self._severity(cable, since, now), self._announced.covers(cable.ends, since)
+            severity, planned = self._urgency.of(cable, since, now), self._announced.covers(cable.ends, since)
             evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
             if shared is not None:
                 all_of_it = len(self._cables.at(shared))
@@ -189,7 +192,7 @@ class Judge:
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
-            unused = "" if severity == "page" else _ANNOUNCED if planned else "; nobody has used it"
+            unused = "" if severity == "page" else _ANNOUNCED if planned else _UNUSED
             summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
 
@@ -208,7 +211,7 @@ class Judge:
                 continue
             summary = f"{_in_words(end)} has no link for {(now - since) / 1000:.0f} s, by the kernel's log alone"
             evidence = self._evidence(cable, since, now) | dict(evidence_of(self._line(cable, since - 1)))
-            severity = self._severity(cable, since, now)
+            severity = self._urgency.of(cable, since, now)
             yield Verdict("link_down", end, "down", since, (cable,), severity, 0.75, summary, evidence)
 
     def _confirmed(
@@ -353,19 +356,6 @@ class Judge:
         alike = [self._cables.index(("nic", node, end[2])) for node in nodes if node != end[1]]
         known = [nic for nic in alike if nic is not None]
         return not known or len(self._rails.moves(known, steady, late)) >= 0.5 * len(known)
-
-    def _severity(self, cable: Cable, since: Instant, now: Instant) -> Severity:
-        """Return "page" of a cable that somebody used in the last hour, or that the topology expects to be up.
-
-        Of one whose counters nobody gathers it is not known: a job of several nodes has use for it. What went down at
-        `since` for work that was announced is information.
-        """
-        if self._announced.covers(cable.ends, since):
-            return "info"
-        uses = [int(states.used[port]) for _, states, port in self._ports(cable)]
-        job = None if uses or cable.node is None else self._fleet.job_of(cable.node)
-        used = max(uses, default=now if job is not None and len(job.nodes) > 1 else -1)
-        return "page" if cable.laid or (used >= 0 and now - used <= _USED_MS) else "info"
 
     def _line(self, cable: Cable, since: Instant) -> tuple[Instant, str] | None:
         return next((line for end in cable.ends if (line := self._lines.down_line(end, since)) is not None), None)
