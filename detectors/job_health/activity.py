@@ -75,7 +75,8 @@ class Activity(_Readings):
 
     `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
     points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that; `busy`
-    is when (ms) its GPUs last did anything else than to spin or to idle, `alone` when one node was last seen to work.
+    is when (ms) its GPUs last did anything else than to spin or to idle, `alone` when one node was last seen to work,
+    `ended` when its processes had ended.
     """
 
     axis = REUSED
@@ -88,6 +89,7 @@ class Activity(_Readings):
     low: FloatArray = column(np.nan)
     high: FloatArray = column(np.nan)
     alone: IntArray = column(-1)
+    ended: IntArray = column(-1)
     heard: IntArray = column(0)
     KEPT = ("_attendance", "_last")
 
@@ -160,6 +162,7 @@ class Activity(_Readings):
         if np.count_nonzero(self.memory_level >= 0):
             free = latest["memory"] < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
+        self.ended[self.freed] = now
 
     def one_node_works(self, number: int, now: Instant) -> bool:
         """Return, and note, whether all GPUs of a job on a node, four or more, compute as in steps: an evaluation, that

@@ -1,7 +1,8 @@
 """When a job stands still: no step for too long, nothing that explains it, and GPUs that do not work on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -27,8 +28,8 @@ _PAUSE_FACTOR = 1.7
 """Between the shortest and the longest of one run's pauses for validation lie 3 and 5 steps."""
 _OTHER_PAUSE_FACTOR = 1.2
 """A silence no longer than one that the job has come back from, whatever its GPUs did in that one, is nothing new;
-nor is one that is a little longer, where they idle. Where tensor activity is read, which shows who works, a silence in
-which GPUs spin is compared with those in which they did not work either.
+nor is one that is a little longer, where they idle. Where tensor activity is read, which shows who works, it is
+compared with those silences alone in which they did not work either.
 """
 _ENOUGH_PAUSES = 100
 _ALONE_MS = 900_000
@@ -37,6 +38,10 @@ no other node waits for it. Information; so is a job whose log shows a debugger'
 _DAY_AT_WORK = 5760
 """Eight hours, a point of the grid every 5 s; a policy. Nobody sits through a working day at the prompt of a job that
 makes its steps: one that has done so runs by itself, on one node, too."""
+_HOUR_AT_WORK, _SPINS_ALONE_MS = 720, 600_000
+"""Nor an hour at one whose GPUs work all that time (policy): if all of them spin for ten minutes then, a rank is gone.
+"""
+_LEAST_MS: Final[Mapping[Severity, int]] = {"info": _ALONE_MS, "ticket": _SPINS_ALONE_MS, "page": 0}
 _WORKED, _IDLE_MS = 360, 480_000
 """Half an hour of work, a point of the grid every 5 s, and twice what evaluations take in public runs (MLPerf 405B): a
 job of several nodes that idles for longer, as never before, has no user at its prompt."""
@@ -119,6 +124,8 @@ class HangJudge:
             last = max(last, int(self._activity.busy[number]))  # a job that is slow does not stand still
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
+        if int(self._activity.ended[number]) >= int(pace.settled[number]):  # nothing is known of its next processes
+            return None
         works_alone = self._activity.one_node_works(number, now)
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
         if works_alone:
@@ -127,10 +134,8 @@ class HangJudge:
             if job.inferred or len(job.nodes) == 1:
                 return None
             patience = max(patience, _SAVING_ALONE_MS if self._activity.first_node_idles(number) else _IDLE_MS)
-        long_at_work = steps is not None and int(work.steps[number]) >= _DAY_AT_WORK
-        interactive = self._maybe_interactive(job, last, spinning, steps, long_at_work=long_at_work)
-        if interactive:
-            patience = max(patience, _ALONE_MS)
+        severity = self._severity(job, last, int(work.steps[number]), by_steps=steps is not None, spinning=spinning)
+        patience = max(patience, _LEAST_MS[severity])
         latest = self._lines.last(job.job_id, "saving", "saved", "loading", "uploading", "evaluating")
         # An evaluation at work, and a checkpoint after it, are two pauses.
         worked = last
@@ -146,15 +151,17 @@ class HangJudge:
         if steps is not None and steps.by_lines[number]:
             since = min(since, max(last, worked))  # many steps lie between two lines
         name = self._name(job, last, reported)
-        severity: Severity = "info" if interactive else "page"
         return self._hang(now, job, name, number, pace, patience, last, since, severity, spinning=spinning)
 
-    def _maybe_interactive(
-        self, job: Job, last: Instant, spinning: bool, steps: Pace | None, *, long_at_work: bool
-    ) -> bool:
-        debugged = self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS
-        alone = len(job.nodes) == 1 and not long_at_work
-        return debugged or (alone and (not spinning or steps is None))
+    def _severity(self, job: Job, last: Instant, worked: int, *, by_steps: bool, spinning: bool) -> Severity:
+        """Return how much a hang matters: information, where a user may hold the job at a prompt; a ticket where its
+        only node has `worked` for so many points of the grid, and spins.
+        """
+        if self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS:
+            return "info"
+        if len(job.nodes) > 1 or (by_steps and (spinning or worked >= _DAY_AT_WORK)):
+            return "page"
+        return "ticket" if worked >= _HOUR_AT_WORK and not by_steps else "info"
 
     def _name(self, job: Job, last: Instant, reported: StepPace) -> str:
         """Return what a job is called: an inferred one as the only job of unknown nodes whose steps ended with it."""
@@ -174,11 +181,13 @@ class HangJudge:
         needed = 1000 * (self._config.hang_spinning_s if spinning else self._config.hang_s)
         needed = max(needed, (_SPINNING_STEPS if spinning else _STEPS) * usual)
         pause = longest = float(pace.pauses[:, number].max())
-        if spinning and not self._activity.shared[number]:
-            # In an evaluation GPUs work: how long it lasts says little of how long they may only spin.
-            pause = min(pause, worst := float(work.pauses[:, number].max()))
+        if not self._activity.shared[number]:
+            # In an evaluation GPUs work: how long it lasts says little of how long they may only spin, or idle.
+            without_work = float(work.pauses[:, number].max())
+            if spinning:
+                pause = min(pause, without_work)
             if np.isfinite(self._activity.tensor_level[number]):
-                longest = min(longest, worst)  # its tensor cores show that it worked in the others
+                pause = longest = min(longest, without_work)
         if not pause and (pauses := self._tails["pause_s"]).total >= _ENOUGH_PAUSES:
             pause = 1000 * pauses.quantile(0.01)
         longest *= 1.0 if spinning else _OTHER_PAUSE_FACTOR

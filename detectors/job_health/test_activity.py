@@ -189,3 +189,46 @@ def test_a_job_on_one_node_that_made_steps_for_a_working_day_has_no_user_at_its_
 def test_how_long_evaluations_take_in_which_tensor_cores_work_says_nothing_of_how_long_gpus_may_spin() -> None:
     tape = tape_of(replace(HUNG, light=[(150, 450)], hang=(700, 1e9), minutes=25))
     assert 150 <= fired_after_s(tape, 700) <= 175
+
+
+def test_nor_of_how_long_they_may_idle() -> None:
+    tape = tape_of(replace(HUNG, light=[(150, 750)], hang=(1100, 1e9), spinning=False, minutes=35))
+    assert 270 <= fired_after_s(tape, 1100) <= 300
+
+
+@pytest.mark.parametrize(("hours", "severity", "after_s"), [(0.5, "info", 900), (2, "ticket", 600)])
+def test_a_job_on_one_node_without_steps_that_spins_after_an_hour_of_work_has_lost_a_rank(
+    hours: float, severity: str, after_s: float
+) -> None:
+    hung = replace(HUNG, nodes=1, gpus=8, gathered=False, hang=(3600 * hours, 1e9), minutes=60 * hours + 20)
+    (fired,) = run(tape_of(hung))
+    assert fired.severity == severity
+    assert fired.detected_at - START == pytest.approx(1000 * (3600 * hours + after_s), abs=20_000)
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize(("ended", "hangs"), [(True, []), (False, ["812"])])
+def test_of_processes_that_have_ended_the_next_ones_may_do_anything(
+    ended: bool, hangs: list[str], *, gathered: bool
+) -> None:
+    """A script runs its next program: what its GPUs did in the first one's steps says nothing of it."""
+    tape = tape_of(replace(HUNG, hang=(2400, 1e9), minutes=60))
+    steps, dcgm = tape.rows
+    at_s = (dcgm.times - START) / 1000
+    between = ended & (at_s >= 2400) & (at_s < 2460)
+    values = dict(dcgm.values) | {"DCGM_FI_DEV_FB_USED": np.where(between, 4.0, 61_000.0)}
+    rows = [*([steps] if gathered else []), replace(dcgm, values=values)]
+    assert [str(one.entity["job_id"]) for one in run(replace(tape, rows=rows)) if one.state == "firing"] == hangs
+
+
+def test_a_job_that_waited_for_its_data_for_twenty_minutes_did_not_pause() -> None:
+    """Its GPUs were busy for two thirds of the time."""
+    tape = tape_of(replace(HUNG, nodes=2, gathered=False, hang=(3000, 1e9), minutes=60))
+    (dcgm,) = tape.rows
+    at_s = (dcgm.times - START) / 1000
+    waits = (at_s >= 900) & (at_s < 2100)
+    values = dict(dcgm.values) | {
+        "DCGM_FI_DEV_POWER_USAGE": np.where(waits, 0.59, 1.0) * dcgm.values["DCGM_FI_DEV_POWER_USAGE"],
+        "DCGM_FI_DEV_GPU_UTIL": np.where(waits, 66.0, dcgm.values["DCGM_FI_DEV_GPU_UTIL"]),
+    }
+    assert fired_after_s(replace(tape, rows=[replace(dcgm, values=values)]), 3000) <= 320

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import FloatArray, IntArray
+from detectors.contract import BoolArray, FloatArray, IntArray
 from detectors.core.columns import Columns, column
 
 _UNKNOWN, _COUNTER, _RATE = 0, 1, 2
@@ -18,7 +18,8 @@ _GROWS, _VARIES, _MOST = -6, 9, 30
 
 class Carried(Columns):
     """By GPU: `value` and `at` (ms) of the last reading, NaN and -1 before; whether the field is a counter or a rate
-    (`kind`), by how often it falls rather than rises (`balance`).
+    (`kind`), by how often it falls rather than rises (`balance`); whether traffic was ever `profiled`, which counts
+    both directions: the field may have one of them, and stands in for nothing while a user's profiler has the counters.
 
     DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL is called a counter by dcgm-exporter, and is the growth of NVML's counters a
     second in MB, by DCGM itself (DcgmCacheManager.cpp, ReadAndCacheNvLinkBandwidth; dcgm-exporter issue 417). Other
@@ -30,6 +31,18 @@ class Carried(Columns):
     at: IntArray = column(-1)
     balance: NDArray[np.int8] = column(0, dtype=np.int8)
     kind: NDArray[np.int8] = column(_UNKNOWN, dtype=np.int8)
+    profiled: BoolArray = column(False)
+
+    def beside(self, gpus: IntArray, at: IntArray, value: FloatArray, profiled: FloatArray) -> FloatArray:
+        """Take readings (n,), and what is `profiled` (MB/s); return what was carried: that, or where it never was known
+        what the field says, in MB/s (n,), NaN where that is unknown.
+        """
+        known = np.isfinite(profiled)
+        if np.count_nonzero(known) == len(known):
+            self.profiled[gpus] = True
+            return profiled
+        self.profiled[gpus] |= known
+        return np.where(self.profiled[gpus], profiled, self.take(gpus, at, value))
 
     def take(self, gpus: IntArray, at: IntArray, value: FloatArray) -> FloatArray:
         """Take readings (n,); return what was carried, in MB/s (n,), NaN where that is unknown."""

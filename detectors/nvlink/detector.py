@@ -130,10 +130,8 @@ class Nvlink:
             self._xids.take(batch, tick, here)
             sent, received = reported(batch, _SENT, tick, here), reported(batch, _RECEIVED, tick, here)
             moved = np.where(np.isnan(both := sent + received), np.fmax(sent, received), both) / _MB
-            if np.count_nonzero(lacks := np.isnan(moved)):
-                gpus, at = batch.entities[here], batch.at[tick, here]
-                counted = self._carried.take(gpus, at, reported(batch, _BOTH, tick, here))
-                moved[lacks] = counted[lacks]
+            gpus, at = batch.entities[here], batch.at[tick, here]
+            moved = self._carried.beside(gpus, at, reported(batch, _BOTH, tick, here), moved)
             idle = reported(batch, _UTILISATION, tick, here) < _BUSY
             where = batch.index(here, len(self._traffic))
             stale = self._energy.stands(where, reported(batch, _ENERGY, tick, here))

@@ -58,3 +58,12 @@ def test_the_switch_drivers_code_in_the_fabric_managers_log(severity: str, found
     line = fabric_line(LogRecord(START, "fabricmanager", message, "error", name(0)))
     assert (line is not None) is found
     assert line is None or line.code == 20034
+
+
+def test_while_a_users_profiler_has_the_counters_the_field_of_one_direction_stands_in_for_nothing() -> None:
+    columns = links(LONG)
+    columns[TOTAL] = columns[SENT] / 1e6
+    profiled = (LONG.at_s[:, 1] > 600) & (LONG.at_s[:, 1] < 1000)
+    for field in (SENT, RECEIVED):
+        columns[field] = np.where(profiled[:, None] & (np.arange(columns[field].shape[1]) == 1), np.nan, columns[field])
+    assert fired(LONG.tape(columns)) == []
