@@ -97,6 +97,11 @@ class Look:
         alone = np.bincount(group, lowest, self.peers.groups) == 1
         return np.where(lowest & alone[group], second[group], least[group])
 
+    def are_alike(self, row: int) -> BoolArray:
+        """Return whose peers all read the same of a signal, (n,), as far as it is read: they work in step."""
+        spread, _ = self.medians(np.abs(self.signals[[row]] - self.usual[[row]]))
+        return np.asarray(MAD_TO_SIGMA * spread[0] <= 2 * FLOOR)
+
     def medians(self, signals: FloatArray) -> tuple[FloatArray, IntArray]:
         """Return the median of each signal in the group of each entity, (rows, n), and of how many it is."""
         middle, sizes = self.peers.medians(signals)

@@ -129,11 +129,14 @@ class History(Kept):
         loss = median_of(longer)
         return loss if np.quantile(longer, 0.25) >= steady * loss else 0.0
 
-    def effect(self, odd: int, windows: int, own: float, sure: float = _SURE) -> Effect | None:
+    def effect(
+        self, odd: int, windows: int, own: float, sure: float = _SURE, *, own_power: float | None = None
+    ) -> Effect | None:
         """Return what the job lost in the windows with a bit in `odd`, of the last `windows`, against those before.
 
-        `own` is by how much (logarithm) the culprit's own activity moves the job's. None where nothing is known of
-        before; `slower` 0 where no loss is certain, by `sure` standard errors.
+        `own` is by how much (logarithm) the culprit's own activity moves the job's, and `own_power` its power, where
+        that moves otherwise. None where nothing is known of before; `slower` 0 where no loss is certain, by `sure`
+        standard errors. What memory shows, it shows as it is; of power a part is an estimate.
         """
         number = np.arange(KEPT)
         during = np.array([(odd >> int(n)) & 1 for n in number], bool)
@@ -145,7 +148,11 @@ class History(Kept):
         scatter = [_scatter(np.log(self.values[row, before])) * (2 if row == POWER else 1) for row in rows]
         if np.isnan(scatter).all():
             return None
-        return self._compare(rows[int(np.nanargmin(scatter))], during, before, own, sure)
+        by = {row: own_power if row == POWER and own_power is not None else own for row in rows}
+        first = rows[int(np.nanargmin(scatter))]
+        if first == POWER and (shown := self._compare(MEMORY, during, before, own, sure)) is not None and shown.slower:
+            return shown
+        return self._compare(first, during, before, by[first], sure)
 
     def _compare(self, row: int, during: BoolArray, before: BoolArray, own: float, sure: float) -> Effect | None:
         logs = np.log(self.values[row])

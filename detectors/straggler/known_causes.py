@@ -22,6 +22,7 @@ from detectors.signals.power_limits import SAME_W, power_limits
 from detectors.signals.set_clocks import SetClocks
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, SW_POWER_CAP, THERMAL, bits_of
 from detectors.signals.xid import XIDS, parse_line
+from detectors.signals.xid_watch import XID_FIELD
 from detectors.straggler.suspects import Suspect
 
 Drew = Callable[[IntArray], FloatArray]
@@ -70,7 +71,8 @@ class KnownCauses(Columns):
     limit (W), what its host link should carry (2^generation times lanes) or once did, NVLink's counts, the host link's,
     its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
     something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
-    alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `latest` its clock, `peak` the highest it had.
+    alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `xid` the last code it reported; `latest` its
+    clock, `peak` the highest it had.
     """
 
     axis = "dcgm"
@@ -81,6 +83,7 @@ class KnownCauses(Columns):
     capped_at: IntArray = column(-(2**61))
     hot_at: IntArray = column(-(2**61))
     stated: BoolArray = column(False)
+    xid: FloatArray = column(np.nan)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
     KEPT = ("lines", "links_lost", "links_back", "set_clocks")
@@ -130,6 +133,8 @@ class KnownCauses(Columns):
             self.now[row][where] for row in _GOES_ON_FROM
         )
         since_ms = clamp(at - self.at[where], 0, _HOLDS_MS)
+        if XID_FIELD in batch.sound:
+            self._take_xids(gpus, at, of(XID_FIELD))
         reasons, clock = of("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"), of("DCGM_FI_DEV_SM_CLOCK")
         stated = np.isfinite(reasons)
         self.stated[where] |= stated
@@ -175,6 +180,14 @@ class KnownCauses(Columns):
         for row, value in zip(self.now, read, strict=True):
             keep_known(row, where, value)
         self.at[where] = at
+
+    def _take_xids(self, gpus: IntArray, at: IntArray, code: FloatArray) -> None:
+        """Note as a line of the kernel's what a GPU reports instead: its last XID, where it is not that of before."""
+        for one in np.flatnonzero((code > 0) & (code != self.xid[gpus]) & np.isfinite(self.xid[gpus])).tolist():
+            known = XIDS.get(int(code[one]))
+            if known is not None and known.group not in _QUIET:
+                self.lines[self._layout.names[self._layout.node[gpus[one]]]] = int(at[one])
+        self.xid[gpus] = np.where(np.isfinite(code), code, self.xid[gpus])
 
     def extend(self) -> None:
         """Make room for GPUs that are new."""

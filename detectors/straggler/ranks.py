@@ -44,8 +44,8 @@ _FEW_SHARE: Final = 1.5
 _LEARN_S, _LEARN_FEW_S = 30.0, 90.0
 _COST_LOOKS: Final = 16
 """A quarter of what is remembered: a lag that grows over forty minutes is not outweighed by its beginning."""
-_ALIKE: Final = 0.012
-"""Deviation of ranks' computation: twice that of dense models in recordings of others. Of experts it is 4 to 18 %."""
+_ALIKE: Final = 0.02
+"""Deviation of ranks' computation: that of dense models is 0.6 to 2 % in recordings of others, of experts 4 to 18 %."""
 _LOOKS, _MOVED = 3, 0.5
 """By the middle of so many looks, this part of it: work that one has more need not all come from one other."""
 _KEPT_UP_MS, _LASTS_MS = 900_000, 180_000

@@ -69,7 +69,7 @@ _RISES_S, _FALLS_S = 300.0, 1800.0
 forty minutes."""
 _FEWEST: Final = 4
 """With fewer, what stands apart and what it stands apart from look alike."""
-_PAIR: Final = 2
+PAIR: Final = 2
 """The middle of two lies between them. Who works longer of two may serve more requests: half of that rarely counts."""
 _NO_MIDDLE: Final = 3
 """Of three, two may have been given more: then they are the middle."""
@@ -249,7 +249,9 @@ class Readings(Comparison):
         may |= score[STARVED:].max(axis=0, initial=0.0) > 0  # who idles in between may have a higher clock for it
         self.lowest[look.who] = np.fmin(beside[CLOCK], np.where(self.odd[look.who] == 0, 0.0, self.lowest[look.who]))
         lag = np.fmin(*(_lags(of, done, look.shared) for of in (apart, beside)))[:ways]
-        lag[STARVED:] *= np.where(look.middles[1].max(axis=0) == _PAIR, 2.0, 1.0)
+        twice = np.where(look.middles[1].max(axis=0) == PAIR, 2.0, 1.0)
+        lag[SLOW_CLOCK] *= twice
+        lag[STARVED:] *= twice
         first = self._from_the_first(beside, look)[:ways]
         first[SLOW_CLOCK] = np.fmax(first[SLOW_CLOCK], _by_memory_clock(beside, look))
         self.early[look.who] = first.any(axis=0)

@@ -9,6 +9,7 @@ import numpy as np
 from detectors.case_book import in_words
 from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
+from detectors.straggler.comparison import FLOOR
 from detectors.straggler.job_pace import Effect
 from detectors.straggler.readings import (
     BUSY,
@@ -63,7 +64,7 @@ class Suspect:
     read of it and of them by signal (clock MHz, power W, tensor, memory, busy share), `memory_clocks` of its memory and
     of theirs (MHz); `clock` the lowest of its peers' that it had, a share. It is `sure` even without a loss of the
     job's; `effect` is that, None where nothing is known of before. `seconds` of a step are the ranks'. It is slow by
-    what it is beside its peers, as it may `always` have been.
+    what it is beside its peers, as it may `always` have been; these are `alike` in how busy they are.
     """
 
     job: Job
@@ -86,6 +87,7 @@ class Suspect:
     always: bool = False
     memory_clocks: tuple[float, ...] = (np.nan, np.nan)
     grew_mib: float = 0.0
+    alike: bool = False
     silent: Silent | None = None
 
     def is_one_of_many(self) -> bool:
@@ -116,8 +118,13 @@ class Suspect:
 
     @property
     def in_step(self) -> bool:
-        """Whether it gets on as its peers do: as much of its time goes to tensor work, which a step has the same of."""
-        return bool(abs(np.log(self.ratio(TENSOR))) <= np.log1p(self.lag) / 3)
+        """Whether it gets on as its peers do: as much of its time goes to tensor work, which a step has the same of.
+
+        Where that is not read, of who idles SM activity shows it, else that of its memory.
+        """
+        idles = (SM, MEMORY) if self.how == STARVED else ()
+        known = [ratio for ratio in map(self.ratio, (TENSOR, *idles)) if np.isfinite(ratio)]
+        return bool(known) and bool(abs(np.log(known[0])) <= np.log1p(self.lag) / 3)
 
     @property
     def has_slow_memory(self) -> bool:
@@ -127,10 +134,11 @@ class Suspect:
     def works_alike(self) -> bool:
         """Return whether it does at its slow clock what its peers do: it is more active by its lag, to `SAME_ORDER`.
 
-        Who is far more active has work of its own, and a lower clock for it; who is less active is not waited for.
+        Who is far more active has work of its own, and a lower clock for it; who is less active is not waited for. At
+        a slow clock it draws less, where tensor activity is not read: who draws as much is at its limit.
         """
         active, lag = float(np.log(self.ratio(TENSOR, MEMORY))), float(np.log1p(self.lag))
-        by_power = np.isnan(self.ratio(TENSOR)) and self.ratio(POWER) < 1
+        by_power = np.isnan(self.ratio(TENSOR)) and np.log(self.ratio(POWER)) <= -lag / SAME_ORDER
         return bool(by_power or lag / SAME_ORDER <= active <= lag * SAME_ORDER)
 
     def is_far_slower(self) -> bool:
@@ -150,12 +158,17 @@ class Suspect:
 
     def is_waited_for(self, *, felt: bool = False) -> bool:
         """Return whether it is idle in between while its peers, that get on as it does, are always busy: they spin.
+        Or pause all at once, and are as busy as each other in between, for what keeps SMs no more active.
 
-        Who idles draws less than who spins. GPUs that work each for itself do not: they have more to do, or less.
+        Who idles draws less than who spins. GPUs that work each for itself do not: they have more to do, or less. Where
+        SM activity shows that it does as much, or the job's loss that they wait, it need not draw more: few SMs spin.
         Where its job is slower since (`felt`), its peers may idle between steps for half of what it does.
         """
         others_spin = float(np.fmax(*self.peers[[BUSY, UTIL]])) >= (1 - self.lag / 2 if felt else FULL)
-        draws_less = not self.ratio(POWER) > 1 - IDLES_SPARE * float(self.peers[BUSY] - self.own[BUSY])
+        sm_read = bool(np.isfinite(self.ratio(SM)))
+        spared = IDLES_SPARE * float(self.peers[BUSY] - self.own[BUSY])
+        draws_less = not self.ratio(POWER) > (1 + 2 * FLOOR if felt or sm_read else 1 - spared)
+        others_spin |= self.alike and sm_read
         moves_as_much = not abs(np.log(self.ratio(MEMORY))) > np.log1p(self.lag) / 3
         return self.how == STARVED and self.in_step and others_spin and draws_less and moves_as_much
 
@@ -182,6 +195,21 @@ class Suspect:
             return 0.0
         waited = min(self.lag * float(active), 0.9)
         return waited / (1 - waited)
+
+
+def moves_its_job(how: int, lag: float, own: FloatArray, peers: FloatArray, size: float) -> tuple[float, float]:
+    """Return by how much a culprit's own activity and power move its job's, of which it is one of `size`; logarithms.
+
+    `own` and `peers` are by signal, logarithms. At a slow clock it is active for longer by its `lag` at most, and draws
+    less; who idles, or works longer, moves both alike.
+    """
+    beside = np.expm1(own - peers)
+    if how != SLOW_CLOCK:
+        both = 0.0 if how == STARVED else float(np.log1p(lag / size))
+        return both, both
+    active = min(max(float(np.nan_to_num(np.fmax(beside[TENSOR], beside[MEMORY]))), 0.0), lag)
+    drawn = float(np.nan_to_num(beside[POWER if np.isnan(beside[SPENT]) else SPENT]))
+    return float(np.log1p(active / size)), float(np.log1p(drawn / size))
 
 
 @dataclass(frozen=True, slots=True)

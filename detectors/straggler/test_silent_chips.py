@@ -10,6 +10,7 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.engine.state import pack, unpack
 from detectors.fleet.fleet import Fleet
+from detectors.signals.xid_watch import XID_FIELD
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CLOCK, POWER, TENSOR, UTIL, Slow, Training, from_to
@@ -64,6 +65,15 @@ UNIFORM = replace(CHIP, slow=[], uniform=[(BEGUN_S, OVER_S, 1.18)])
 )  # fmt: skip
 def test_power_alone_is_no_reason(quiet: Training) -> None:
     assert [one for one in without_steps(quiet) if "fallen by" in one.summary] == []
+
+
+@pytest.mark.parametrize(("code", "found"), [(74.0, []), (13.0, [ONLY])], ids=["its links", "its program"])
+def test_a_fault_that_the_gpu_reports_by_its_last_xid_is_why(code: float, found: list[Any]) -> None:
+    def reported(at_s: FloatArray, values: FloatArray) -> FloatArray:
+        mine = (np.arange(values.shape[1]) == FIRST)[None, :] & (at_s >= BEGUN_S + 60)
+        return np.where(mine, code, 0.0)
+
+    assert entities(replace(CHIP, dcgm={XID_FIELD: reported})) == found
 
 
 def test_who_is_slow_by_that_for_good_is_one_finding_until_its_job_ends() -> None:

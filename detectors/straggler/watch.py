@@ -22,9 +22,11 @@ from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.job_pace import MOST_FELT, History, NodePaces
 from detectors.straggler.readings import (
+    BUSY,
     LEAST,
     LONG_WORK,
     MEMORY,
+    PAIR,
     POWER,
     SILENT,
     SLOW_CLOCK,
@@ -38,7 +40,7 @@ from detectors.straggler.readings import (
 )  # fmt: skip
 from detectors.straggler.shared_gpus import SharedGpus
 from detectors.straggler.silent_chips import SINCE, SilentChips
-from detectors.straggler.suspects import PAGE_SHARE, Suspect
+from detectors.straggler.suspects import PAGE_SHARE, Suspect, moves_its_job
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
@@ -315,7 +317,7 @@ class Watch(Kept):
         odd = comparison.odd[who] & np.uint64(1) > 0
         budget = self._config.false_alarms_per_100_node_days / 2
         enough = threshold(budget, len(who), len(layout.names), WINDOW_S)
-        found = []
+        found, alike = [], look.are_alike(BUSY)
         # A reading is a moment: of pauses, some nodes' scrapes see several in a row that others' do not. What rests on
         # few readings a window has to be odd in more of the windows.
         duty = np.fmax(1 / (1 + reads), np.where(comparison.how[who] == STARVED, _STARVES, DUTY))
@@ -327,8 +329,11 @@ class Watch(Kept):
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
             if how == LONG_WORK and np.isnan(look.signals[TENSOR, place]) and bits.bit_count() < _LASTS:
                 continue
-            moves = 0.0 if how == STARVED else float(np.log1p(lag / them.sizes[place]))
-            effect = window.histories[running.job_id].effect(bits, looks, moves)
+            own, peers = look.signals[:, place], look.usual[:, place]
+            if how != LONG_WORK and look.middles[1][:, place].max() == PAIR:
+                peers = 2 * peers - own  # the middle lies between it and the other one
+            moves, watts = moves_its_job(how, lag, own, peers, float(them.sizes[place]))
+            effect = window.histories[running.job_id].effect(bits, looks, moves, own_power=watts)
             if running.inferred and not whole:  # of several jobs that were taken for one it is its mates that wait
                 effect = self._paces.effect(int(layout.node[entity]), bits, looks) or effect
             if wealth + (effect.felt if effect is not None else 0.0) < enough:
@@ -356,13 +361,14 @@ class Watch(Kept):
                     crowd=len(np.unique(beside if whole else layout.node[beside])),
                     sure=wealth >= enough,
                     clock=float(np.exp(comparison.lowest[entity])),
-                    own=np.exp(look.signals[:, place]),
-                    peers=np.exp(look.usual[:, place]),
+                    own=np.exp(own),
+                    peers=np.exp(peers),
                     by_chance=odds_in_words(wealth, len(who), WINDOW_S),
                     effect=effect,
                     always=bool(comparison.early[entity]),
                     memory_clocks=tuple(np.exp([clocks, look.usual_memory_clocks[0]])[:, place].tolist()),
                     grew_mib=float(grew[place]),
+                    alike=bool(alike[place]),
                 )
             )
         return found
