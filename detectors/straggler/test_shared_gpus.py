@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from detectors.contract import BoolArray, Finding, FloatArray
-from detectors.straggler.examples import DRAM, ENERGY, SM, TENSOR, UTIL
+from detectors.straggler.examples import DRAM, ENERGY, SM, TENSOR, UTIL, Slow
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
 
 CAME_S, WENT_S, USED = 1200, 1560, "DCGM_FI_DEV_FB_USED"
@@ -77,3 +77,13 @@ def test_a_jobs_only_node_waits_for_the_gpu_that_takes_longer_for_as_much_work(
     """Where each works for itself the one that draws more does more."""
     alerts = _paged(_shared(grew=0, on=0.0, more=1.2, nodes=1, does=does))
     assert [one["gpu"] for one in alerts] == [one["gpu"] for one in found]
+
+
+def test_memory_that_grew_before_explains_no_slow_clock() -> None:
+    """A rank that saves may keep more for good: its clock is looked at as any other's."""
+    grew = {USED: lambda at_s, values: 60_000.0 + 9_000 * ((at_s >= CAME_S / 2) & _only(values, 4))}
+    slow = replace(SEEN, felt="clock", slow=[Slow([FIRST], CAME_S, factor=1.4)], dcgm=grew)
+    alert = next(one for one in without_steps(slow) if one.severity != "info")
+    assert dict(alert.entity) == ONLY
+    assert "memory_grew_mib" not in alert.evidence
+    assert "dcgmi" in alert.recommended_action

@@ -367,7 +367,7 @@ class Watch(Kept):
                     effect=effect,
                     always=bool(comparison.early[entity]),
                     memory_clocks=tuple(np.exp([clocks, look.usual_memory_clocks[0]])[:, place].tolist()),
-                    grew_mib=float(grew[place]),
+                    grew_mib=float(grew[place]) if how == LONG_WORK else 0.0,
                     alike=bool(alike[place]),
                 )
             )
