@@ -76,7 +76,7 @@ class Activity(_Readings):
     `power_level`, `tensor_level`, `memory_level` and `clock_level` are these while it works; `spun` is for how many
     points of the grid it has spun, `low` and `high` bound its power since all its GPUs have been read in that; `busy`
     is when (ms) its GPUs last did anything else than to spin or to idle, `alone` when one node was last seen to work,
-    `ended` when its processes had ended.
+    `ended` when its processes had ended, `shown` when the latest reading was made by which it works.
     """
 
     axis = REUSED
@@ -90,6 +90,7 @@ class Activity(_Readings):
     high: FloatArray = column(np.nan)
     alone: IntArray = column(-1)
     ended: IntArray = column(-1)
+    shown: IntArray = column(-1)
     heard: IntArray = column(0)
     KEPT = ("_attendance", "_last")
 
@@ -163,6 +164,22 @@ class Activity(_Readings):
             free = latest["memory"] < _FREED * self.memory_level.take(job)
         self.freed = 2 * np.bincount(job[free], minlength=count) >= np.maximum(self.heard, 1)
         self.ended[self.freed] = now
+
+    def note_work(self, jobs: IntArray) -> None:
+        """Note when the latest readings of jobs (n,) that work now were made."""
+        gpu, job = self._seen
+        stamps = np.full(len(self), -1)
+        np.maximum.at(stamps, job, self._attendance.last[gpu])
+        self.shown[jobs] = stamps[jobs]
+
+    def worked_until(self, number: int, settled: Instant) -> Instant:
+        """Return until when a job is known to have worked whose GPUs last did so at `settled`, a point of the grid.
+
+        A reading shows what was until it was made, not until the next one. Who is slow, or was not heard since, may
+        have gone on.
+        """
+        busy, shown = int(self.busy[number]), int(self.shown[number])
+        return busy if busy > settled else min(settled, shown if shown >= 0 else settled)
 
     def one_node_works(self, number: int, now: Instant) -> bool:
         """Return, and note, whether all GPUs of a job on a node, four or more, compute as in steps: an evaluation, that

@@ -11,10 +11,10 @@ decides at once. Where a job's steps are not gathered, what its log's lines repo
 (`reports.py`). GPUs alone show of a job without steps that it stands since they last worked, if all of them spin, none
 uses its tensor cores, and none draws what it did (the others wait for that one: a straggler); or if, after half an hour
 of work, all GPUs of several nodes idle for eight minutes. A job one of whose GPUs fell silent, or whose node has a
-fatal line in its log, is a victim of that; nothing is known of what runs once a job's processes have ended. It is wrong
-about a job that pauses for five minutes for the first time, idle, and neither says so nor writes; it misses a job that
-hangs before its first eight steps, one on a single node without steps and such lines whose GPUs idle, and one with a
-GPU that never comes to the end of what it computes.
+fatal line in its log, is a victim of that; one that a debugger stops is information; nothing is known of what runs once
+a job's processes have ended. It is wrong about a job that pauses for five minutes for the first time, idle, and neither
+says so nor writes; it misses a job that hangs before its first eight steps, one on a single node without steps and such
+lines whose GPUs idle, and one with a GPU that never comes to the end of what it computes.
 
 Loss and gradient norm, of the steps or else of the log's lines, are compared, as logarithms, with the job's own course:
 the lower quantile of its last medians of a minute (8 steps at least), or their highest while it still falls fast. How
@@ -173,6 +173,7 @@ class JobHealth(BaseDetector):
         does_something = by_gpus & (self._activity.busy == now)  # who is slow, or waits now and then, goes on
         working = np.flatnonzero((works | computing | does_something) & (self._activity.heard > 0))
         self._work.take(working, now)
+        self._activity.note_work(working)
         self._work.settle(hung)
         found = self._close_hangs(now)
         for hang in self._judge.look(now, self._steps, self._work):

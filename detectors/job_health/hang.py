@@ -118,16 +118,16 @@ class HangJudge:
         self, now: Instant, number: int, pace: Pace, work: Pace, reported: StepPace, *, spinning: bool
     ) -> Hang | None:
         """Return the hang of a job that is silent by `pace`; None while anything else explains it."""
-        job, last = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
+        job, settled = self._fleet.jobs.get(self._slots.names[number] or ""), int(pace.settled[number])
         steps = pace if isinstance(pace, StepPace) else None
-        if steps is None:
-            last = max(last, int(self._activity.busy[number]))  # a job that is slow does not stand still
+        last = settled if steps is not None else self._activity.worked_until(number, settled)
         if job is None or last < job.start or self.excused(job, last) or self.victim(number, now, last):
             return None
-        if int(self._activity.ended[number]) >= int(pace.settled[number]):  # nothing is known of its next processes
+        if int(self._activity.ended[number]) >= settled:  # nothing is known of its next processes
             return None
         works_alone = self._activity.one_node_works(number, now)
         patience = self._patience(job, number, pace, work, last, spinning=spinning and steps is not None)
+        patience += max(settled - last, 0)  # pauses are those between points of the grid
         if works_alone:
             patience = max(patience, _EVALUATING_MS)
         if steps is None and not spinning:
@@ -140,7 +140,8 @@ class HangJudge:
         # An evaluation at work, and a checkpoint after it, are two pauses.
         worked = last
         if not self._activity.shared[number]:
-            worked = self._writes.last(job.nodes, max(last, int(work.settled[number])))
+            worked = max(last, int(work.settled[number])) if steps is not None else last
+            worked = self._writes.last(job.nodes, worked)
         if not works_alone and (alone := int(self._activity.alone[number])) - last <= _EVALUATING_MS:
             worked = max(worked, alone)  # what the others waited for is over, and a step takes its time
         if now - max(last, worked, last if self._saving(job.job_id) else latest) <= patience:
@@ -157,7 +158,9 @@ class HangJudge:
         """Return how much a hang matters: information, where a user may hold the job at a prompt; a ticket where its
         only node has `worked` for so many points of the grid, and spins.
         """
-        if self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS:
+        held = self._lines.last(job.job_id, "debugging") >= last - _TOGETHER_MS
+        # Who attaches a debugger later looks for what stopped the job.
+        if held or abs(self._lines.last(job.job_id, "attached") - last) <= _TOGETHER_MS:
             return "info"
         if len(job.nodes) > 1 or (by_steps and (spinning or worked >= _DAY_AT_WORK)):
             return "page"
@@ -199,7 +202,8 @@ class HangJudge:
         if self._activity.busy_with_less()[number]:
             needed = max(needed, _EVALUATING_MS)
         uploads = self._lines.last(job.job_id, "uploading") >= last - _TOGETHER_MS  # readings come after lines
-        if uploads or self._lines.last(job.job_id, "loading") >= last:
+        # The step during which it says so ends as ever: an epoch's last one, before its data are shuffled anew.
+        if uploads or self._lines.last(job.job_id, "loading") >= last - usual:
             needed = max(needed, _LOADING_MS)
         return needed
 

@@ -19,7 +19,9 @@ _MATTERS = {
     "watchdog": r"Watchdog caught collective operation timeout|collective operation timeout|Watchdog timeout.*NCCL|"
     r"Timed out waiting \d+ ?ms for|NCCL watchdog.*(?:timed out|hang)|ProcessGroup\w+.*timed out|"
     r"monitoredBarrier.*timeout",
-    "debugging": r"\((?:Pdb\+*|gdb)\)|\bipdb>|\bbreakpoint\(\)|waiting for (?:a |the )?debugger",
+    "attached": r"\b(?:py-spy|(?:cuda-)?gdb|lldb|strace|debugpy|debugger)\b.{0,80}\battach(?:ed|ing)\b|"
+    r"\battach(?:ed|ing)\b.{0,80}\b(?:py-spy|(?:cuda-)?gdb|lldb|strace|debugpy|debugger)\b",
+    "debugging": r"\((?:Pdb\+*|gdb)\)|\bipdb>|\bbreakpoint\(\)|\bset_trace\(\)|waiting for (?:a |the )?debugger",
     "saved": r"(?:successfully |finished |done )sav\w+|saved (?:a )?checkpoint|checkpoint (?:was )?saved",
     "saving": r"\bsaving\b.*(?:checkpoint|state|model)|\bcheckpoint\b.*\b(?:being saved|saving|writing)\b",
     "uploading": r"\b(?:uploading|exporting|consolidating)\b|\bpushing\b.*\b(?:hub|registry|model)\b",
@@ -32,6 +34,8 @@ _MATTERS = {
 }
 """By the matter, in the order in which they are tried."""
 _FORMS = {matter: re.compile(form, re.IGNORECASE) for matter, form in _MATTERS.items()}
+_SESSION_MS = 900_000
+"""Of a user's debugger the first rank that it attaches to counts: that one stops the job, others follow."""
 _SUSPENDED = re.compile(r"\b(?:suspend\w*|preempt\w*|SSUSP|USUSP|bstop)\b", re.IGNORECASE)
 _ENDED = re.compile(
     r"\bdone\b|\bcomplet(?:e|ed)\b|\bexit(?:ed|_status)?\b|\bcancel\w*|\bfinished\b|\bterminated\b|\bkilled\b|"
@@ -94,7 +98,8 @@ class Lines:
                 self._reports.append(Printed(record.at, record.job_id or job_id, job_id, record.rank, record.message))
             if matter is None or job_id is None:
                 return None
-            self._jobs.setdefault(job_id, {})[matter] = record.at
+            if matter != "attached" or record.at - self.last(job_id, matter) > _SESSION_MS:
+                self._jobs.setdefault(job_id, {})[matter] = record.at
             return job_id if matter == "watchdog" else None
         if record.source == "scheduler":
             for matter, form in (("suspended", _SUSPENDED), ("over", _ENDED)) if record.job_id else ():

@@ -32,8 +32,9 @@ _BLOCK, _BLOCK_LOOKS, _BLOCK_STEPS, _BLOCK_MS = 16, 4, 8, 60_000
 """A block's median is one point of the course: of so many looks and steps and so long at least (16 looks at most)."""
 _BLOCKS, _LOW = 24, 0.2
 """The course's level is this quantile of its blocks: a slow rise does not take it along."""
-_KNOWN = {"loss": 3, "grad_norm": 8}
-"""Blocks without which nothing is called a rise; gradients wander for longer while a job begins."""
+_KNOWN, _WARMED_UP = {"loss": 3, "grad_norm": 8}, 2000
+"""Blocks without which nothing is called a rise; gradients wander for longer while a job begins: for the 2000 steps in
+which Llama warms up. One that goes on from a later checkpoint does not begin."""
 _LEAST_NOISE = 1e-3
 _KEEPS_UP, _NEAR, _BEYOND = 0.9, 0.7, 1.5
 """What falls by more than a tenth, and by more than looks scatter (in deviations of one), falls back: an optimiser is
@@ -303,7 +304,7 @@ class Course(Evidence):
         ranked, spreads = np.sort(blocks, axis=0), np.sort(self.spreads[:, jobs], axis=0)  # NaN last
         count = np.isfinite(ranked).sum(axis=0)
         place = np.where(young, count - 1, (_LOW * (count - 1)).astype(np.int64))
-        known = count >= self._known
+        known = count >= np.where(self.iteration[jobs] >= _WARMED_UP, _KNOWN["loss"], self._known)
         moves = np.abs(np.diff(blocks, axis=0)).T
         self.young[jobs] = young
         self.level[jobs] = np.where(known, ranked[np.maximum(place, 0), every], np.nan)

@@ -43,15 +43,18 @@ def test_gpus_that_do_little_at_a_power_that_stands_still_spin(little: float, wo
     assert [str(one.entity["job_id"]) for one in run(tape) if one.state == "firing"] == hangs
 
 
+@pytest.mark.parametrize("interval_s", [10.0, 60.0])
 @pytest.mark.parametrize(("nodes", "until_s", "hangs"), [(3, 1e9, ["812"]), (1, 1e9, []), (3, 2800, [])])
 def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
-    nodes: int, until_s: float, hangs: list[str]
+    nodes: int, until_s: float, hangs: list[str], interval_s: float
 ) -> None:
-    tape = tape_of(replace(HUNG, nodes=nodes, spinning=False, hang=(2400, until_s), minutes=60))
+    """Eight minutes after the last reading by which it works, not after the first by which it does not."""
+    tape = tape_of(replace(HUNG, nodes=nodes, spinning=False, hang=(2400, until_s), minutes=60, interval_s=interval_s))
     alone = replace(tape, rows=[rows for rows in tape.rows if rows.kind == "dcgm"])
     found = [one for one in run(alone) if one.state == "firing" and one.severity != "info"]
     assert [str(one.entity["job_id"]) for one in found] == hangs
-    assert all(480 < (one.detected_at - START) / 1000 - 2400 <= 500 for one in found)
+    last_s = 2400.7 - interval_s
+    assert all(480 < (one.detected_at - START) / 1000 - last_s <= 490 for one in found)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +168,22 @@ def test_gpus_that_are_busy_at_four_fifths_of_the_power_of_light_steps_spin_if_t
 
 
 @pytest.mark.parametrize(
-    ("prompt", "severity", "after_s"),
-    [("> train.py(212)<module>() -> breakpoint()", "info", 900), ("(Pdb) ", "info", 900), ("ok", "page", 150)],
+    ("at_s", "prompt", "severity", "after_s"),
+    [
+        ([483], "> train.py(212)<module>() -> breakpoint()", "info", 900),
+        ([483], "-> import pdb; pdb.set_trace()", "info", 900),
+        ([483], "(Pdb) ", "info", 900),
+        ([483], "ok", "page", 150),
+        ([483], "py-spy attached to pid 44120", "info", 900),
+        ([470, 600], "Attaching to process 44120 with gdb", "info", 900),
+        ([600], "py-spy attached to pid 44120", "page", 150),
+    ],
 )
-def test_a_job_that_a_debugger_holds_is_information(prompt: str, severity: str, after_s: float) -> None:
-    tape = tape_of(replace(HUNG, minutes=30, lines=[line(483, prompt, "job", name(0))]))
+def test_a_job_that_a_debugger_holds_is_information(
+    at_s: list[float], prompt: str, severity: str, after_s: float
+) -> None:
+    """Who attaches one two minutes later looks for what stopped it."""
+    tape = tape_of(replace(HUNG, minutes=30, lines=[line(at, prompt, "job", name(0)) for at in at_s]))
     (fired,) = (one for one in run(tape) if one.state == "firing")
     assert fired.severity == severity
     assert (fired.detected_at - START) / 1000 - 480 == pytest.approx(after_s, abs=30)

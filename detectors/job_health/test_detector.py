@@ -126,11 +126,12 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has 
         replace(STEADY, pauses=[(300, 840)], announced=True),
         replace(STEADY, pauses=[(100, 320), (420, 690)]),
         replace(HUNG, hang=(10, 1e9)),
+        replace(HUNG, lines=[line(476, "INFO dataset: epoch finished, reshuffling and rebuilding index")]),
     ],
     ids=["xid", "link down", "scheduler", "fabric manager", "dead node", "dead node with watchdog", "at its end",
          "ends in time", "memory is free", "another's memory", "LSF says done", "Slurm says complete", "evaluation",
          "light evaluation", "long light evaluation", "evaluation and checkpoint", "short checkpoint",
-         "announced checkpoint", "longer pauses", "before it ran"],
+         "announced checkpoint", "longer pauses", "before it ran", "epoch"],
 )  # fmt: skip
 def test_what_stands_still_for_a_reason(training: Training) -> None:
     assert found(tape_of(training)) == []

@@ -39,6 +39,14 @@ def test_a_loss_that_falls_back_slowly_is_one_finding_until_it_is_back() -> None
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("further", "anomalies"), [(0, []), (5000, ["loss_anomaly"])])
+def test_gradients_of_a_job_that_goes_on_from_a_late_checkpoint_are_judged_soon(
+    further: int, anomalies: list[str]
+) -> None:
+    tape = tape_of(replace(STEADY, grad=from_then(320, 8), back=(0, -further)))
+    assert [one.fault for one in run(tape) if one.detected_at < START + 500_000] == anomalies
+
+
 SLOW = replace(STEADY, step_s=330.0, minutes=600, noise=0.1, gpus_reported=False)
 """A job of reinforcement learning, whose steps take five and a half minutes each."""
 
