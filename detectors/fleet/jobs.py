@@ -1,6 +1,7 @@
 """Which jobs run where no list of them is gathered: from the scheduler's log, ranks' steps, else from work in step.
 
-The scheduler's list of jobs counts alone where there is one. Without it:
+The scheduler's list of jobs counts alone for the nodes that it has named in a week. For others, work in step does; and
+without a list:
 
 - *the scheduler's log*: slurmctld writes which job starts where, and its end (`detectors.fleet.job_lines`);
 - *steps*: ranks that report their steps name their job and their node, as do those that write lines, where these
@@ -49,6 +50,8 @@ _IDLE_WINDOWS: Final = 10
 """So long most of a job's nodes must idle before it is over: checkpoints and evaluations take up to four minutes."""
 _FREED: Final = 0.1
 """Of the memory in use: idle GPUs hold some MiB, a process with a CUDA context half a GiB, a model tens."""
+_REMEMBERED_MS: Final = 7 * 86_400_000
+"""A node that the scheduler's list has not named for a week is none of its own."""
 _LOOKS_A_DAY: Final = 86_400_000 / (_WINDOW_MS * _EVERY)
 
 
@@ -87,9 +90,13 @@ class JobFinder:
         self._numbers: dict[str, int] = {}
         self._jobs: dict[str, Job] = {}
         self._named = NamedJobs()
+        self._listed: dict[str, int] = {}
+        """When the scheduler's list last gave a node to a job, ms."""
+        self._outside: BoolArray | None = None
+        """By GPU, whether its node is none of the scheduler's; None where there is none, or all GPUs are."""
 
     def scheduler_speaks(self) -> list[JobEvent]:
-        """Note that there is a scheduler: what was inferred is over, and nothing more is inferred."""
+        """Note that there is a scheduler: what was inferred is over; more is inferred of nodes that it never names."""
         if self._scheduled:
             return []
         self._scheduled = True
@@ -110,20 +117,25 @@ class JobFinder:
 
     def observe(self, batch: Batch) -> None:
         """Take readings of GPUs."""
-        if self._scheduled or batch.kind != "dcgm" or not len(batch.entities):
+        if batch.kind != "dcgm" or not len(batch.entities) or (self._scheduled and self._outside is None):
             return
         self._extend(batch.reach)
+        counted = np.full(len(self._gpus), self._outside is None)
+        if self._outside is not None:  # who came since then is looked for next time
+            both = min(len(counted), len(self._outside))
+            counted[:both] = self._outside[:both]
         for row, name in enumerate(_SUMMED):
             column = batch.sound.get(name)
             if column is None:
                 continue
             for tick, here in batch.ticks():
                 value, those = column[tick][here], batch.entities[here]
-                known = np.isfinite(value)
+                known = np.isfinite(value) & counted[those]
                 self._gpus.sums[row, those[known]] += value[known]
                 self._gpus.counts[row, those[known]] += 1
         for tick, here in batch.ticks() if MEMORY in batch.sound else ():
             used, those = batch.sound[MEMORY][tick][here], batch.entities[here]
+            used = np.where(counted[those], used, np.nan)
             freed = used < _FREED * self._gpus.memory[those]
             self._gpus.freed[those] |= freed
             self._gpus.memory[those] = np.where(freed, used, np.fmax(used, self._gpus.memory[those]))
@@ -147,7 +159,7 @@ class JobFinder:
             if now % _WINDOW_MS:
                 return []
             self._named.forget_old(now, self._fleet.jobs)
-            return self._in_order_of_ranks(now)
+            return self._in_order_of_ranks(now) + self._outside_jobs(now)
         events = self._logged_jobs(now) + self._applied(self._named_jobs(now))
         if now % _WINDOW_MS == 0 and len(self._nodes):
             events += self._applied(self._left(now, self._close_window()))
@@ -158,6 +170,22 @@ class JobFinder:
             gpus = np.bincount(self._gpus.node, minlength=len(self._names)).tolist()
             lots = [job.nodes for name, job in self._jobs.items() if name not in self._named]
             self._named.name_speakers(now, lots, dict(zip(self._names, gpus, strict=True)))
+        return events
+
+    def _outside_jobs(self, now: Instant) -> list[JobEvent]:
+        """Return the jobs of nodes that the scheduler does not know: people log in and start them by hand."""
+        events: list[JobEvent] = []
+        if self._outside is not None:
+            events += self._applied(self._left(now, self._close_window()))
+            events += self._applied(self._over(now))
+        if now // _WINDOW_MS % _EVERY == 0:
+            known = {node: at for node, at in self._listed.items() if now - at <= _REMEMBERED_MS}
+            listed = [node for name, job in self._fleet.jobs.items() if name not in self._jobs for node in job.nodes]
+            self._listed = known | dict.fromkeys(listed, now)
+            events += self._applied(self._taken_over(now, tuple(listed)))
+            outside = np.array([str(node) not in self._listed for node, _ in self._fleet.entities("dcgm")], bool)
+            self._outside = outside if outside.any() else None
+            events += self._begun(now) if self._outside is not None else []
         return events
 
     def _applied(self, events: list[JobEvent]) -> list[JobEvent]:
@@ -257,7 +285,7 @@ class JobFinder:
         latest = self._nodes.activity[-FEWEST:]
         known = np.isfinite(latest).any(axis=0)
         mine = np.array([name in with_named for name in self._names], bool)
-        candidates = np.flatnonzero((self._nodes.idle == 0) & known & ~mine)
+        candidates = np.flatnonzero((self._nodes.idle == 0) & known & ~mine)  # listed nodes are not read
         lots = self._nodes.lots
         lots[:-1], lots[-1] = lots[1:].copy(), -1
         if not len(candidates):
@@ -322,6 +350,7 @@ class JobFinder:
         """Return the state as JSON can say it, and arrays."""
         jobs = [[job.job_id, job.nodes, job.start] for job in self._jobs.values()]
         document = {"scheduled": self._scheduled, "names": self._names, "jobs": jobs, **self._named.snapshot()}
+        document |= {"listed": self._listed, "outside": None if self._outside is None else self._outside.tolist()}
         return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
 
     def load(self, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -330,6 +359,9 @@ class JobFinder:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
         self._named.load(document)
+        self._listed = dict(document.get("listed", {}))  # older versions did not keep it
+        outside = document.get("outside")
+        self._outside = None if outside is None else np.array(outside, bool)
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
 

@@ -95,10 +95,23 @@ def test_what_was_inferred_is_the_same_after_a_restart_and_is_over_when_nodes_id
     assert jobs_in(played(engine(), rows, _START + 58 * _MINUTE)) == []
 
 
-def test_where_a_scheduler_speaks_nothing_is_inferred() -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["runs", "has ended"])
+def test_of_nodes_that_a_scheduler_has_named_nothing_is_inferred(ends: bool) -> None:
+    own, job = engine(), Job("77", tuple(sorted(ONE | TWO)), _START)
+    own.feed_jobs([JobEvent(_START, "start", job)] + [JobEvent(_START + 6 * _MINUTE, "end", job)] * ends)
+    assert jobs_in(played(own, cluster(60, 1), _START + 60 * _MINUTE)) == ([] if ends else [ONE | TWO])
+
+
+def test_what_nodes_do_that_no_scheduler_knows_is_inferred_until_it_names_them() -> None:
+    own, rows = engine(), cluster(90, 1)
+    own.feed_jobs([JobEvent(_START, "start", Job("77", tuple(sorted(ONE)), _START))])
+    rest = _START + 60 * _MINUTE
+    assert jobs_in(played(own, rows, rest, cut=_START + 31 * _MINUTE)) == [ONE, TWO]
     own = engine()
-    own.feed_jobs([JobEvent(_START, "start", Job("77", ("n00", "n06"), _START))])
-    assert jobs_in(played(own, cluster(40, 1), _START + 40 * _MINUTE)) == [{"n00", "n06"}]
+    own.feed_jobs([JobEvent(_START, "start", Job("77", tuple(sorted(ONE)), _START))])
+    own.feed_jobs([JobEvent(rest, "start", Job("78", ("n06", "n07"), rest))])
+    assert {"n06", "n07"} in jobs_in(played(own, rows, rest + 30 * _MINUTE))
+    assert [len(job) for job in jobs_in(own) if "n06" in job] == [2]
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "and lie otherwise after a restart"])

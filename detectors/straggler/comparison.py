@@ -42,6 +42,8 @@ LATELY: Final = np.uint64(0xFFFF)
 _LAST_LOOKS: Final = 8
 """What was odd now and then, by chance, may be slow from now on: not all that went before must be outweighed."""
 _RISE_LOOKS: Final = 2
+_PLAIN: Final = "/plain"
+"""After the names of tails: of those that do no tensor work, or of whom it isn't read."""
 _PAUSE: Final = 3
 """Who is slow by not much more than counts is now and then not odd; after more looks it has another reason."""
 DUTY: Final = 0.2
@@ -55,6 +57,8 @@ class Look:
     are `held` under a finding, (n,), and teach nothing. It stands for `spent_s` seconds from `begun` on; there is one
     every `every_s`. At the `ends` (n,) of a pipeline work is another from the first step on. `memory_clocks` (n,) are
     logarithms, which need no habit to be compared. Another process has come to those that are `shared`, (n,).
+    Of those that are `plain`, (n,), no tensor work is read: how their scores are distributed is learnt apart, for what
+    tensor work explains of the others leaves next to nothing over.
     """
 
     who: IntArray
@@ -69,11 +73,19 @@ class Look:
     ends: BoolArray | None = None
     memory_clocks: FloatArray | None = None
     shared: BoolArray | bool = False
+    plain: BoolArray | None = None
 
     @cached_property
     def middles(self) -> tuple[FloatArray, IntArray]:
         """The median of each of the `signals` in the group of each entity, (rows, n), and of how many it is."""
         return self.medians(self.signals)
+
+    @cached_property
+    def populations(self) -> tuple[tuple[str, BoolArray], ...]:
+        """What is added to the names of the tails of some entities, and which these are, (n,)."""
+        if self.plain is None:
+            return (("", np.ones(len(self.who), bool)),)
+        return ("", ~self.plain), (_PLAIN, self.plain)
 
     @property
     def usual(self) -> FloatArray:
@@ -166,7 +178,7 @@ class Comparison(Columns):
             verdict = self._judge(
                 apart, among, apart / np.maximum(np.maximum(among, spread), FLOOR), level + change, look
             )
-        each = np.array([self._tails[way].odds(score) for way, score in zip(self._ways, verdict.score, strict=True)])
+        each = self._odds(verdict.score, look)
         odds = np.where(verdict.certain, _CERTAIN, np.where(np.isfinite(each), each, 2.0))
         how, least = odds.argmin(axis=0), odds.min(axis=0)
         chance = np.where(verdict.may, np.minimum(len(self._ways) * least, 1.0), 1.0)
@@ -193,11 +205,20 @@ class Comparison(Columns):
         nothing = ~look.held & (looks == 0) & (before <= 2 * _DOUBTED)
         peaks = np.fmax(self.peak[: len(self._ways), who], verdict.score)
         self.peak[: len(self._ways), who] = np.where(looks > 0, known_or(peaks, 0.0), 0.0)
-        taught = np.where(before > 0, peaks, verdict.score)[:, nothing]
+        taught = np.where(before > 0, peaks, verdict.score)
         for row, (way, echo) in enumerate(zip(self._ways, self.echoes, strict=True)):
-            self._tails[way].learn(taught[row], float(weight[row]))
+            for name, those in look.populations:
+                self._tails[way + name].learn(taught[row, nothing & those], float(weight[row]))
             echo.take(who, each[row], calm & ~odd)
         learn_together(self.habits, who[calm], (look.signals - change)[:, calm], look.spent_s)
+
+    def _odds(self, score: FloatArray, look: Look) -> FloatArray:
+        """Return how seldom a `score` as high comes by chance, (ways, n)."""
+        odds = np.empty(score.shape)
+        for name, those in look.populations:
+            for row, way in enumerate(self._ways):
+                odds[row, those] = self._tails[way + name].odds(score[row, those])
+        return odds
 
     def _note(
         self, who: IntArray, how: IntArray, lag: FloatArray, since: IntArray, certain: BoolArray, look: Look

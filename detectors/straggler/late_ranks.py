@@ -15,9 +15,10 @@ from detectors.straggler.config import StragglerConfig
 from detectors.straggler.known_causes import CLOCK, KnownCauses
 from detectors.straggler.rank_places import Places
 from detectors.straggler.ranks import NODE_SHARE, Ranks
-from detectors.straggler.readings import LATE, SIGNALS
+from detectors.straggler.readings import LATE
 from detectors.straggler.suspects import MOST_NODES, Suspect
 from detectors.straggler.watch import Watch
+from detectors.straggler.windows import SIGNALS
 
 _MORE_WORK: Final = 1 / 3
 """Of what a rank computes longer: where a GPU is slow none of it is more work, where its work is uneven, all is; at a
@@ -64,6 +65,8 @@ class Late:
             wealth = float(ranks.wealth(np.array([worst]))[0]) + float(by_clock[worst])
             alone = len(mates) == 1 and np.count_nonzero(np.isin(members, all_of)) > 1
             whole = alone or (len(along) > 1 and len(along) >= NODE_SHARE * len(mates))
+            if not whole and ranks.alone[worst] < self._config.job_share:
+                continue
             culprits = mates if whole else np.array([worst])
             gpus = members if whole else members[layout.gpu[members] == places.gpu[worst]]
             number = int(places.gpu[worst])

@@ -66,7 +66,8 @@ class Ranks(Comparison):
     (`data_s`) and `waits_s` in the last look, s a step, NaN where it had none; `usual_s` computation as it should be;
     `behind` how far it lags, smoothed over looks, as a share of the step; `recent` residuals, the newest first;
     `costs` what the job loses by it: by how much longer it computes than the longest of those that keep up, as a share
-    of the step, in the mean of the `cost_looks` looks since it was first odd; of many, with the latest in more weight.
+    of the step, in the mean of the `cost_looks` looks since it was first odd; of many, with the latest in more weight:
+    of those of other nodes, for its node may be slow, and of all, as it is slow `alone`.
     """
 
     axis = REUSED
@@ -83,6 +84,7 @@ class Ranks(Comparison):
     behind: FloatArray = column(0.0)
     recent: FloatArray = column(np.nan, 6)
     costs: FloatArray = column(0.0)
+    alone: FloatArray = column(0.0)
     cost_looks: IntArray = column(0)
     KEPT = ("step_s", "look_s", "every_s", "_begun", "_apart_s")
 
@@ -296,20 +298,16 @@ class Ranks(Comparison):
         return np.where(whole[self._node], np.fmax(behind, middle[self._node]), behind)
 
     def _note_costs(self, who: IntArray, keeping_up: FloatArray) -> None:
-        """Note what the job loses by each rank in this look, by what those that keep up compute, (n,), s a step.
-
-        Those of other nodes, where there are any: a node's ranks may be slow together.
-        """
-        node = self._node if self._nodes > 1 else np.arange(len(who))
-        longest = np.full(int(node.max()) + 1, -np.inf)
-        np.maximum.at(longest, node, keeping_up)
-        second, first = np.argsort(longest, kind="stable")[-2:].tolist()
-        others = longest[np.where(node == first, second, first)]
-        cost = np.where(np.isfinite(others), self.computes_s[who] - others, self.computes_s[who]) / self.step_s
+        """Note what the job loses by each rank in this look, by what those that keep up compute, (n,), s a step."""
         begins = (self.odd[who] & LATELY) == 0
         looks = np.where(begins, 1, np.minimum(self.cost_looks[who] + 1, _COST_LOOKS))
-        before = np.where(begins, 0.0, self.costs[who])
-        self.costs[who], self.cost_looks[who] = before + (cost - before) / looks, looks
+        one = np.arange(len(who))
+        for noted, unit in ((self.costs, self._node if self._nodes > 1 else one), (self.alone, one)):
+            others = _longest_of_others(keeping_up, unit)
+            cost = np.where(np.isfinite(others), self.computes_s[who] - others, self.computes_s[who]) / self.step_s
+            before = np.where(begins, 0.0, noted[who])
+            noted[who] = before + (cost - before) / looks
+        self.cost_looks[who] = looks
 
     def _least(self, compute: FloatArray, lag: FloatArray, *, always: bool = False) -> FloatArray:
         """Return the lag (n,) of each rank, as a share of the step, from which on it matters.
@@ -341,6 +339,14 @@ def _are_alike(compute: FloatArray) -> bool:
     """Return whether ranks compute equally long, (n,) s, but for a few of them."""
     logs = np.log(compute)
     return median_of(np.abs(logs - median_of(logs))) <= _ALIKE / MAD_TO_SIGMA
+
+
+def _longest_of_others(compute: FloatArray, unit: IntArray) -> FloatArray:
+    """Return by rank the longest that any of other units (nodes, or ranks, (n,)) computes, (n,) s; -inf if none."""
+    longest = np.full(int(unit.max()) + 1, -np.inf)
+    np.maximum.at(longest, unit, compute)
+    second, first = np.argsort(longest, kind="stable")[-2:].tolist()
+    return np.asarray(longest[np.where(unit == first, second, first)])
 
 
 def _own_scatter(recent: FloatArray) -> FloatArray:

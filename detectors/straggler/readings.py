@@ -28,37 +28,28 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
-from detectors.core.columns import Columns, column
+from detectors.contract import BoolArray, FloatArray, Instant, IntArray
+from detectors.core.columns import column
 from detectors.core.evidence import Rises
 from detectors.core.residuals import MAD_TO_SIGMA
 from detectors.core.statistics import clamp, known_or, masked_median
 from detectors.core.tails import Tails
-from detectors.fleet.gpus import reported
-from detectors.signals.energy import Meter
 from detectors.straggler.comparison import APART, FLOOR, Comparison, Look, Verdict
+from detectors.straggler.windows import (
+    BUSY,
+    CLOCK,
+    MEMORY,
+    POWER,
+    SIGNALS,
+    SM,
+    SPENT,
+    TENSOR,
+    UTIL,
+    WINDOW_S,
+)
 
-WINDOW_S: Final = 60
-"""Long enough for several steps and for a reading at 60 s scrapes."""
-CLOCK, POWER, TENSOR, MEMORY, BUSY, UTIL, SM, SPENT = range(8)
-"""What is compared; the last is the power by the energy that was used in the window."""
-_INTERFACE: Final = 7
-"""The place among the fields of what says something of memory where `MEMORY` is not read."""
-_INSTEAD: Final = ((MEMORY, _INTERFACE), (BUSY, UTIL))
-"""What profiling measures, and what stands for it where it never did: another measure, which no habit passes on to."""
-_FIELDS: Final = (
-    "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-    "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE",
-    "DCGM_FI_DEV_MEM_COPY_UTIL",
-)  # fmt: skip
-SIGNALS: Final = 8
-_ENERGY: Final = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-_MEMORY_CLOCK: Final = "DCGM_FI_DEV_MEM_CLOCK"
 SLOW_CLOCK, LONG_WORK, STARVED, SILENT, LATE = range(5)
 """How somebody is slow: by the readings, by its power alone (`silent_chips`), and by its ranks' times."""
-_WORKING: Final = 0.3
-"""Below this share of the time at work a GPU says nothing of a job's pace."""
-LEAST: Final = 1e-3
 _WINDOWS, _LATE_WINDOWS = 8, 3
 """Windows of work that are remembered (evidence is judged by its last eight looks, too), and those that count alone."""
 _HABIT_S, _EARLY_S = 240.0, 900.0
@@ -104,70 +95,6 @@ FULL: Final = 0.9
 """Who waits for others spins: GPUs of a job that works in step are as good as always busy, less the job's pauses."""
 
 
-class Sums(Columns):
-    """By GPU: the sum of each signal's readings since the window began, and their number; the energy it had used when
-    it was last read before (`used`, mJ, at `since`, ms), what of `_INSTEAD` was ever `profiled`, and the highest
-    `memory_clock` of the window, MHz, for it falls while a GPU idles.
-
-    Readings that an exporter repeats count once: what stands still is no news of the GPU. The clock counts while there
-    is work: an idle GPU lowers its own.
-    """
-
-    axis = "dcgm"
-    used: FloatArray = column(np.nan)
-    since: IntArray = column(-1)
-    total: FloatArray = column(0.0, len(_FIELDS))
-    read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
-    profiled: BoolArray = column(False, len(_INSTEAD))
-    memory_clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
-    BESIDE = ("meter",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.meter = Meter()
-
-    def take(self, batch: Batch) -> None:
-        """Add the readings of a batch."""
-        known = [(row, batch.sound[name]) for row, name in enumerate(_FIELDS) if name in batch.sound]
-        for tick, here in batch.ticks():
-            gpus = batch.index(here, len(self))
-            fresh = self.meter.power(gpus, batch.at[tick, here], reported(batch, _ENERGY, tick, here)) != 0
-            idle = reported(batch, _FIELDS[UTIL], tick, here) == 0
-            for row, values in known:
-                now = values[tick][here]
-                finite, total, read = np.isfinite(now) & fresh, self.total[row], self.read[row]
-                if row == CLOCK and np.count_nonzero(idle):
-                    finite &= ~idle
-                whole = np.count_nonzero(finite) == len(finite)
-                total[gpus] += now if whole else np.where(finite, now, 0.0)
-                read[gpus] += 1 if whole else finite
-            if _MEMORY_CLOCK in batch.sound:
-                clock = batch.sound[_MEMORY_CLOCK][tick][here]
-                self.memory_clock[gpus] = np.fmax(self.memory_clock[gpus], clock)
-
-    def means(self) -> FloatArray:
-        """Return the means (8, GPUs) of the window that ends, NaN where nothing was read, and begin the next."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            read = np.where(self.read > 0, self.total / self.read, np.nan)
-            spent = np.where(self.since >= 0, (self.meter.used - self.used) / (self.meter.at - self.since), np.nan)
-        self.used[:], self.since[:] = self.meter.used, self.meter.at
-        read[[UTIL, _INTERFACE]] /= 100
-        for place, (row, instead) in enumerate(_INSTEAD):
-            self.profiled[place] |= np.isfinite(read[row])
-            read[row] = np.where(self.profiled[place], read[row], read[instead])
-        means = np.concatenate([read[:_INTERFACE], spent[None]])
-        self.total[:], self.read[:], self.memory_clock[:] = 0.0, 0, np.nan
-        return means
-
-
-def logarithms(means: FloatArray) -> FloatArray:
-    """Return the logarithms (8, GPUs) of what is compared, NaN of GPUs that are not at work."""
-    with np.errstate(invalid="ignore"):
-        compared = np.where((means > LEAST) & ~(means[BUSY] < _WORKING), means, np.nan)
-    result: FloatArray = np.log(compared)
-    return result
-
-
 class Readings(Comparison):
     """GPUs, or nodes; `lowest` is an entity's lowest clock beside its peers' since it is suspected (logarithm), `more`
     by how much more work than its peers it did in the last windows, the newest first, and `always` by how much it had
@@ -207,6 +134,14 @@ class Readings(Comparison):
         memory_s = np.where(now > before, _RISES_S, _FALLS_S)
         weight = look.spent_s / clamp(self.habits[CLOCK].learnt_s[who], look.spent_s, memory_s)
         self.own[:, who] = np.where(np.isfinite(now), before + weight * (now - before), before)
+
+    def is_one_of_several(self, look: Look, place: int) -> bool:
+        """Return whether another of its job, on whatever node, is about as active as the one at a `place` that works
+        longer than its peers: work is given out unevenly, and there is always one that has most.
+        """
+        others = look.signals[:, (look.job == look.job[place]) & (look.who != look.who[place])]
+        behind = np.fmax.reduce((look.signals[:, [place]] - others)[[MEMORY, SM, SPENT]])
+        return bool((behind <= self.least[look.who[place]] / 2).any())
 
     def work_moved(self, who: IntArray) -> FloatArray:
         """Return by how much more work some do of late than they used to, beside their peers, (n,), a logarithm."""
@@ -333,7 +268,8 @@ def _lags(apart: FloatArray, done: FloatArray, shared: BoolArray | bool) -> Floa
     """Return by how much longer the work takes by each signature (3, n), a logarithm; the rest as `_drawn` takes it."""
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), -apart[BUSY]
     explained = _explained(apart)
-    longer = np.fmax(apart[MEMORY] - explained, than_who_waits(apart[SM] - explained, _WAITS_AT_SM))
+    waits_at = np.where(apart[BUSY] >= apart[SM] / 2, 0.0, _WAITS_AT_SM)  # who does not spin idles
+    longer = np.fmax(apart[MEMORY] - explained, than_who_waits(apart[SM] - explained, waits_at))
     longer = np.fmax(longer, than_who_waits(_drawn(apart, done, shared), WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])
@@ -386,7 +322,7 @@ def _drawn(apart: FloatArray, done: FloatArray, shared: BoolArray | bool) -> Flo
     return np.asarray(np.where(counts, drawn, np.nan))
 
 
-def than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
+def than_who_waits(more: FloatArray, waits_at: float | FloatArray) -> FloatArray:
     """Return how much longer those work of whom `more` is read than of their peers, that wait meanwhile, and read
     `waits_at` of what they do at work; all logarithms, (n,).
     """
@@ -396,5 +332,10 @@ def than_who_waits(more: FloatArray, waits_at: float) -> FloatArray:
 
 
 def _has_more(apart: FloatArray) -> FloatArray:
-    """Return by how much more GPUs have to do than usual, (n,), as a logarithm: work, or requests."""
-    return np.asarray(np.fmax(np.fmax(apart[BUSY], _more_work(apart)), 0.0))
+    """Return by how much more GPUs have to do than usual, (n,), as a logarithm: work, or requests.
+
+    Who is busy more has more of them; but who computes and moves no more meanwhile only takes longer.
+    """
+    work = _more_work(apart)
+    busy = np.where(np.isfinite(work + apart[MEMORY]), np.fmin(apart[BUSY], apart[MEMORY]), apart[BUSY])
+    return np.asarray(np.fmax(np.fmax(busy, work), 0.0))

@@ -20,7 +20,8 @@ from detectors.core.residuals import MAD_TO_SIGMA, Groups
 from detectors.core.statistics import masked_median, median_of
 from detectors.fleet.fleet import Job
 from detectors.straggler.job_pace import History
-from detectors.straggler.readings import BUSY, CLOCK, FULL, POWER, SPENT, UTIL
+from detectors.straggler.readings import FULL
+from detectors.straggler.windows import BUSY, CLOCK, POWER, SPENT, UTIL
 
 SINCE: Final = 8
 """Windows since the job is slower: so many means of minutes show a twentieth of a GPU's power from its noise."""

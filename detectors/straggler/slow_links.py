@@ -16,8 +16,8 @@ from detectors.fleet.fleet import Fleet, Job
 from detectors.fleet.gpus import reported
 from detectors.straggler.comparison import KEPT
 from detectors.straggler.job_pace import STATED, Effect, History
-from detectors.straggler.readings import WINDOW_S
 from detectors.straggler.suspects import PAGE_SHARE, Report
+from detectors.straggler.windows import WINDOW_S
 
 _LOWER: Final = 0.75
 """Of the speed before: a lane less of four, or a rate of the generation before, and nothing in between."""

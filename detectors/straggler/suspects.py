@@ -11,24 +11,9 @@ from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
 from detectors.straggler.comparison import FLOOR
 from detectors.straggler.job_pace import Effect
-from detectors.straggler.readings import (
-    BUSY,
-    CLOCK,
-    FULL,
-    IDLES_SPARE,
-    LATE,
-    LONG_WORK,
-    LOW,
-    MEMORY,
-    POWER,
-    SLOW_CLOCK,
-    SM,
-    SPENT,
-    STARVED,
-    TENSOR,
-    UTIL,
-)  # fmt: skip
+from detectors.straggler.readings import FULL, IDLES_SPARE, LATE, LONG_WORK, LOW, SLOW_CLOCK, STARVED
 from detectors.straggler.silent_chips import Silent
+from detectors.straggler.windows import BUSY, CLOCK, MEMORY, POWER, SM, SPENT, TENSOR, UTIL
 
 SAME_ORDER: Final = 2.0
 """The culprit's lag and what its job lost are measured apart: to a factor of two."""
@@ -191,6 +176,7 @@ class Suspect:
         active = np.fmax(self.peers[TENSOR], self.peers[MEMORY])
         if self.how == LONG_WORK:  # slow memory is so while it is used
             active = self.peers[MEMORY if self.ratio(MEMORY) >= np.nan_to_num(self.ratio(SM)) else SM]
+            active = np.fmin(active, self.peers[BUSY])
         if self.how not in (SLOW_CLOCK, LONG_WORK) or not np.isfinite(active):
             return 0.0
         waited = min(self.lag * float(active), 0.9)

@@ -12,9 +12,9 @@ from detectors.fleet.fleet import INFERRED
 from detectors.spec import configure
 from detectors.straggler.detector import Straggler
 from detectors.straggler.examples import CLOCK, DRAM, ENERGY, POWER, REASONS, SM, TENSOR, UTIL, Slow, from_to, tape_of
-from detectors.straggler.readings import Sums
 from detectors.straggler.test_detector import UNREAD, entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN, without_steps
+from detectors.straggler.windows import Sums
 from detectors.tapes.gpus import name
 from detectors.tapes.tape import Tape, play
 

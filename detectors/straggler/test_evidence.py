@@ -28,10 +28,11 @@ from detectors.straggler.examples import (
     from_to,
     tape_of,
 )
-from detectors.straggler.readings import SIGNALS, STARVED
+from detectors.straggler.readings import STARVED
 from detectors.straggler.suspects import Suspect
 from detectors.straggler.test_detector import GPU, entities
 from detectors.straggler.test_readings import SEEN, without_steps
+from detectors.straggler.windows import SIGNALS
 from detectors.tapes.gpus import instant, name
 from detectors.tapes.tape import Tape, play
 

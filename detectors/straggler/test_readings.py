@@ -27,8 +27,9 @@ from detectors.straggler.examples import (
     from_to,
     tape_of,
 )
-from detectors.straggler.readings import WINDOW_S, Readings
+from detectors.straggler.readings import Readings
 from detectors.straggler.test_detector import UNREAD, entities, run, since
+from detectors.straggler.windows import WINDOW_S
 from detectors.tapes.gpus import START, kernel, name
 from detectors.tapes.tape import play, take
 

@@ -10,11 +10,12 @@ import pytest
 from detectors.contract import FloatArray
 from detectors.fleet.fleet import Job
 from detectors.straggler.examples import DRAM, ENERGY, POWER, SM, TENSOR, Slow, from_to
-from detectors.straggler.readings import LONG_WORK, MEMORY, SIGNALS
-from detectors.straggler.readings import SM as SM_ROW
+from detectors.straggler.readings import LONG_WORK
 from detectors.straggler.suspects import Suspect
 from detectors.straggler.test_detector import entities, run
 from detectors.straggler.test_readings import FIRST, ONLY, SEEN
+from detectors.straggler.windows import MEMORY, SIGNALS
+from detectors.straggler.windows import SM as SM_ROW
 from detectors.tapes.gpus import kernel, name
 
 

@@ -21,26 +21,11 @@ from detectors.fleet.gpus import GpuLayout
 from detectors.straggler.comparison import DUTY, Look
 from detectors.straggler.config import StragglerConfig
 from detectors.straggler.job_pace import MOST_FELT, History, NodePaces
-from detectors.straggler.readings import (
-    BUSY,
-    LEAST,
-    LONG_WORK,
-    MEMORY,
-    PAIR,
-    POWER,
-    SILENT,
-    SLOW_CLOCK,
-    SPENT,
-    STARVED,
-    TENSOR,
-    WINDOW_S,
-    Readings,
-    Sums,
-    logarithms,
-)  # fmt: skip
+from detectors.straggler.readings import LONG_WORK, PAIR, SILENT, SLOW_CLOCK, STARVED, Readings
 from detectors.straggler.shared_gpus import SharedGpus
 from detectors.straggler.silent_chips import SINCE, SilentChips
 from detectors.straggler.suspects import PAGE_SHARE, Suspect, moves_its_job
+from detectors.straggler.windows import BUSY, LEAST, MEMORY, POWER, SPENT, TENSOR, WINDOW_S, Sums, logarithms
 
 _MATES: Final = 4
 """GPUs of a node that are compared with each other: of fewer the median is nobody's."""
@@ -300,7 +285,10 @@ class Watch(Kept):
         if len(them.who) < 2:
             return []
         held = np.isin(them.who, self._layout.node[window.held])
-        signals, reads = (cast.of_one_job.medians(of)[0][:, them.who] for of in (window.x, window.reads[None]))
+        signals, known = cast.of_one_job.medians(window.x)
+        members = np.bincount(cast.of_one_job.group[cast.of_one_job.group >= 0], minlength=cast.nodes)
+        signals = np.where(2 * known > members, signals, np.nan)[:, them.who]  # one GPU at work is not its node
+        reads = cast.of_one_job.medians(window.reads[None])[0][:, them.who]
         return self._suspects(self.nodes, them, signals, reads[0], held, cast, window)
 
     def _suspects(
@@ -311,7 +299,8 @@ class Watch(Kept):
         ends, clocks = (cast.ends[who], np.full(len(who), np.nan)) if whole else (None, window.memory_clocks[who])
         grew = np.zeros(len(who)) if whole else self.shared.grew[who]
         look = Look(
-            who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks, grew > 0
+            who, them.number, them.peers, signals, reads, held, window.begun, WINDOW_S, WINDOW_S, ends, clocks,
+            grew > 0, np.isnan(signals[TENSOR]),
         )  # fmt: skip
         comparison.look(look)
         odd = comparison.odd[who] & np.uint64(1) > 0
@@ -327,7 +316,8 @@ class Watch(Kept):
             bits, looks = comparison.bits(entity)
             wealth = float(comparison.wealth(who[[place]])[0])
             how, lag = int(comparison.how[entity]), float(np.expm1(comparison.least[entity]))
-            if how == LONG_WORK and np.isnan(look.signals[TENSOR, place]) and bits.bit_count() < _LASTS:
+            plain = how == LONG_WORK and np.isnan(look.signals[TENSOR, place])
+            if plain and (bits.bit_count() < _LASTS or (not grew[place] and comparison.is_one_of_several(look, place))):
                 continue
             own, peers = look.signals[:, place], look.usual[:, place]
             if how != LONG_WORK and look.middles[1][:, place].max() == PAIR:
