@@ -13,10 +13,11 @@ _PORT_WORK: Final = re.compile(
 )
 """Of a port that was taken down by hand the line has the name, and the switch's."""
 _COMMAND: Final = re.compile(
-    r"\bCOMMAND=\S*(?:ibportstate\b.*\bdisable|ip link set\b.*\bdown|ifdown|ifconfig\b.*\bdown|mlxlink\b.*\bDN"
+    r"(?:\bCOMMAND=|^[\w.-]+(?:\[\d+\])?: (?:sudo )?)\S*"
+    r"(?:ibportstate\b.*\bdisable|ip link set\b.*\bdown|ifdown|ifconfig\b.*\bdown|mlxlink\b.*\bDN"
     r"|config interface shutdown)\b"
 )
-"""What sudo logs of somebody who takes a port down, of a node or of a switch with SONiC."""
+"""What sudo, or logger(1) by a user's name, logs of who takes a port down, of a node or of a switch with SONiC."""
 _INTERFACE: Final = re.compile(r"\b(?:link set(?: dev)?|ifdown|ifconfig) (?:en|eth|ib|bond)\w+")
 """The kernel's name of a port, of which topologies have the RDMA device."""
 _AT_ONCE_MS: Final = 90_000

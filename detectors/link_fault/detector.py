@@ -1,13 +1,14 @@
 """Faults of a cable: its link is down, goes down again and again, or errs; named once, at one of its two ends.
 
-Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower three
-intervals (the other end, the kernel and the switch's log count, too; a line of the only loss and two readings are
-enough after a minute, as is a job that ended since); for half a minute where the cable erred lately, for one and a half
-where it was lost and back a while ago, for two on a node that no job has. Of severity info where nobody has used the
-port, and the topology does not expect it to be up, or where work on its switch was announced. Flap: three losses of
-link in half an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also
-down, until one of its losses lasts for a minute and a half, with no end up meanwhile; errors within minutes of a loss
-are the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault):
+Down: a port that was up reports down, at readings 19 s apart or more, of ports that are read every 10 s or slower
+three intervals (the other end, the kernel and the switch's log count, too; a line of the only loss and two readings,
+or one a minute after it, are enough after a minute, as is a job that ended since); for half a minute where the cable
+erred lately, for one and a half where it was lost and back a while ago, for two on a node that no job has. Of
+severity info where nobody has used the port, and the topology does not expect it to be up, where work on its switch
+was announced, or where no job has its node, whose kernel logged no loss, until one does. Flap: three losses of link
+in half an hour, by the state, by `link_downed` or by a log, whichever saw most; while it flaps it is not also down,
+until one of its losses lasts for a minute and a half, with no end up meanwhile; errors within minutes of a loss are
+the loss's. Errors (uncorrectable frames, symbols, receive errors, link recoveries; corrected frames are no fault):
 ten a second at once, a quarter of that where it lasts for more than a minute, fewer where that is improbable here by
 the port's own habit and its peers (`errors`). A NIC that carries nothing, or reports nothing, while its siblings and
 its rail go on, is down whatever its state says.
@@ -151,22 +152,24 @@ class LinkFault(BaseDetector):
         lately = {end for end, at in self._flapped.at.items() if at >= now - AGAIN_MS}
         flapped = self._members("link_flap") | lately
         erred = self._members("link_errors") | self._erred.at.keys()
-        yield from self._judge.downs(now, erred, flapped, self._members("link_down"))
+        urgent = self._members("link_down", page=True)
+        yield from self._judge.downs(now, erred, flapped, urgent)
         yield from self._judge.logged_downs(now)
         yield from self._judge.erring(now)
         yield from self._judge.silent_rails(now)
 
-    def _members(self, fault: Fault) -> set[End]:
-        """Return the first ends of the cables that open findings of a fault stand for."""
-        members = (end for case in self._book.cases(fault) for end in case.memo["members"])
+    def _members(self, fault: Fault, *, page: bool = False) -> set[End]:
+        """Return the first ends of the cables that open findings of a fault stand for; `page`: urgent ones only."""
+        cases = (case for case in self._book.cases(fault) if case.severity == "page" or not page)
+        members = (end for case in cases for end in case.memo["members"])
         return {(kind, owner, port) for kind, owner, port in members}
 
     def _take_up(self, now: Instant, verdict: Verdict) -> list[Finding]:
         """Return the finding of a verdict, unless an open one stands for it already."""
         ends = [list(cable.ends[0]) for cable in verdict.members]
         on_it = [case for case in self._book.cases() if any(end in case.memo["members"] for end in ends)]
-        if verdict.fault == "link_flap" and verdict.severity == "page":
-            unused = [case for case in on_it if case.fault == "link_flap" and case.severity == "info"]
+        if verdict.fault in {"link_flap", "link_down"} and verdict.severity == "page":
+            unused = [case for case in on_it if case.fault == verdict.fault and case.severity == "info"]
             if unused:
                 ended = [self._end(now, case, "somebody uses it now") for case in unused]
                 return [*ended, *self._fire(now, verdict, ends)]

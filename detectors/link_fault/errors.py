@@ -31,6 +31,9 @@ COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "switch": ("SAI_PORT_STAT_IF_IN_FEC_NOT_CORRECTABLE_FRAMES", "SAI_PORT_STAT_IF_IN_ERRORS"),
 }
 """RoCE ports often count damage in ethtool's counters of the physical layer only."""
+_ELSE: Final = {"rx_crc_errors_phy": "rx_crc_errors"}
+"""Where ethtool's counters are not read, the kernel's own of the same frames (struct rtnl_link_stats64): the mlx5
+driver fills both from the port's a_frame_check_sequence_errors."""
 _MOST: Final = 6
 _COLLECTED_MS = 36_000
 """Exporters collect every 30 s at least, and some are late."""
@@ -86,7 +89,8 @@ class Errors(Columns):
     def take(self, batch: Batch) -> None:
         """Take a batch, row after row of each port."""
         self.grow(batch.reach)
-        known = [(row, name) for row, name in enumerate(self.counters) if name in batch.sound]  # others nobody reports
+        shown = [name if name in batch.sound else _ELSE.get(name, name) for name in self.counters]
+        known = [(row, name) for row, name in enumerate(shown) if name in batch.sound]  # others nobody reports
         for tick, here in batch.ticks():
             ports, at = batch.entities[here], batch.at[tick, here]
             self.looked[ports] = np.where(self.looked[ports] < 0, at, self.looked[ports])

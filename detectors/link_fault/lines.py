@@ -30,13 +30,19 @@ class Lines:
         self._fleet = fleet
         self._downs: dict[End, list[Instant]] = {}
         self._last: dict[End, tuple[Instant, bool, str]] = {}
+        self._heard: dict[str, Instant] = {}
+        """By machine whose kernel is heard: when it last logged a loss of link of a port that has another name here."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
         for record in records:
             if record.source != "kernel" or not record.node:
                 continue
+            if len(self._heard) < _NAMED:
+                self._heard.setdefault(record.node, -1)
             found = self._port_in(record.node, record.message)
+            if found is None and LOST.search(record.message) and record.node in self._heard:
+                self._heard[record.node] = record.at
             if found is None or len(self._last) >= _NAMED:
                 continue
             end, down = found
@@ -51,6 +57,7 @@ class Lines:
         gone = survivors.names("machine")
         self._downs = {end: downs for end, downs in self._downs.items() if end[1] not in gone}
         self._last = {end: last for end, last in self._last.items() if end[1] not in gone}
+        self._heard = {machine: at for machine, at in self._heard.items() if machine not in gone}
 
     def _port_in(self, machine: str, message: str) -> tuple[End, bool] | None:
         """Return which port of a machine a line is about, and whether it is down; None for any other line.
@@ -70,6 +77,12 @@ class Lines:
                 return ("nic", machine, word), down
         device = _DEVICE.search(message)
         return None if device is None else (("nic", machine, _as_rdma(device[1])), down)
+
+    def quiet(self, machine: str, since: Instant) -> bool:
+        """Return whether lines of a machine's kernel are gathered, and none after `since` is on a loss of link of a
+        port that nobody knows by the name it has there.
+        """
+        return machine in self._heard and self._heard[machine] <= since
 
     def downs(self, end: End, since: Instant) -> list[Instant]:
         """Return when a port lost its link after `since`, by the logs."""
@@ -100,12 +113,13 @@ class Lines:
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
         downs = [[list(end), at] for end, at in self._downs.items()]
-        return [downs, [[list(end), list(last)] for end, last in self._last.items()]]
+        return [downs, [[list(end), list(last)] for end, last in self._last.items()], dict(self._heard)]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
         self._downs = {(kind, owner, port): list(at) for (kind, owner, port), at in state[0]}
         self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
+        self._heard = dict(state[2]) if len(state) > 2 else {}
 
 
 def _of_interface(name: str) -> tuple[str, ...]:

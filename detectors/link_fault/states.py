@@ -144,6 +144,16 @@ class States(Columns):
         """Return within how many ms of a port's loss another was lost in the same moment: either may be read first."""
         return max(TOGETHER_MS, _A_READING * float(np.nan_to_num(self.heard.usual[port])))
 
+    def late_ms(self, port: int) -> float:
+        """Return how long after a line on a port the first reading that shows it may come: collectors hand out a copy
+        that is up to a reading old.
+        """
+        return max(TOGETHER_MS, self.old_ms(port) + float(np.nan_to_num(self.heard.usual[port])))
+
+    def old_ms(self, port: int) -> float:
+        """Return how old what a reading of a port shows may be."""
+        return _A_READING * float(np.nan_to_num(self.heard.usual[port]))
+
     def losses(self, port: int) -> list[Instant]:
         """Return when a port lost its link, by its state and by its counter, as far back as is kept."""
         times = np.concatenate([self.lost[:, port], self.counted[:, port]])

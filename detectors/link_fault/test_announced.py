@@ -39,6 +39,10 @@ from detectors.tapes.cluster import START, line, name, tape_of, without
         (f"health: port {UPLINK['switch']}/{UPLINK['port']} is shut", "scheduler", None, "page"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "info"),
         (f"sudo: ops : COMMAND=/usr/sbin/ip link show {UPLINK['port']}", "kernel", UPLINK["switch"], "page"),
+        (f"root[771]: ip link set {UPLINK['port']} down (operator: CHG-88)", "kernel", UPLINK["switch"], "info"),
+        (f"ops: sudo ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "info"),
+        (f"root[771]: ip link set {UPLINK['port']} up", "kernel", UPLINK["switch"], "page"),
+        (f"kernel: hint: use ip link set {UPLINK['port']} down", "kernel", UPLINK["switch"], "page"),
         (
             f"sonic {UPLINK['switch']} sudo: ops : COMMAND=/usr/local/bin/config interface shutdown {UPLINK['port']}",
             "kernel",
@@ -97,6 +101,27 @@ def test_a_node_without_a_job_may_be_without_a_link_for_two_minutes() -> None:
     assert firing(cable_lowered(elsewhere, swapped)) == []
     (found,) = run(cable_lowered(elsewhere, lost))
     assert (found.detected_at - START) / 1000 - AT_S <= 150
+
+
+def test_what_nobody_waits_for_and_no_kernel_logged_is_information_until_a_job_has_the_node() -> None:
+    """A port that its host took down leaves no line of the driver; the loss of a link does."""
+    idle = line(20, "kernel", "smartd[39878]: Device: /dev/nvme0, no errors", node=name(1))
+    text = "mlx5_core 0000:0c:00.0 {}: Link down"
+    losses = [[idle, line(AT_S, "kernel", text.format(nic), node=name(1))] for nic in ("mlx5_0", "ens6np0")]
+    tape = tape_of(replace(SCENE, minutes=12))
+    (event,) = tape.jobs
+    other = replace(event, job=replace(event.job, nodes=(name(0), name(2))))
+    given = replace(
+        event, at=START + 480_000, job=replace(event.job, job_id="813", nodes=(name(1),), start=START + 480_000)
+    )
+    elsewhere = cable_lowered(replace(tape, jobs=[other]), [(AT_S, 1e9)])
+    (found,) = run(replace(elsewhere, logs=[idle]))
+    assert (found.severity, dict(found.entity)) == ("info", NIC)
+    assert "no job has the node" in found.summary
+    assert [f.severity for logs in ([], *losses) for f in run(replace(elsewhere, logs=logs))] == ["page"] * 3
+    found, urgent, over = run(replace(elsewhere, logs=[idle], jobs=[other, given]))
+    assert (over.id, over.state, urgent.state, urgent.severity) == (found.id, "resolved", "firing", "page")
+    assert 0 <= (urgent.detected_at - START) / 1000 - 480 <= 10
 
 
 def test_a_job_that_ended_while_its_link_was_down_makes_no_idle_node_of_it() -> None:

@@ -1,6 +1,7 @@
 """Lines of kernels and of switches on their ports."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -93,3 +94,21 @@ def test_where_readings_are_slow_a_line_of_the_only_loss_confirms_it(
     (fired,) = run(cable_lowered(tape_of(scene), [(300, 1e9)]))
     assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
     assert within_s[0] <= (fired.detected_at - START) / 1000 - 300 <= within_s[1]
+
+
+@pytest.mark.parametrize("interval_s", [30.0, 60.0])
+def test_a_slow_reading_may_be_a_copy_from_before_the_line(interval_s: float) -> None:
+    """What the collector hands out lags by more than a reading; one a minute after the line is enough beside it."""
+    logs = [line(300, "kernel", "mlx5_core 0000:0c:00.0 mlx5_0: Link down", node=name(1))]
+    tape = tape_of(replace(SCENE, interval_s=interval_s, minutes=15, logs=logs, kinds=("nic", "dcgm")))
+    (fired,) = run(cable_lowered(tape, [(300 + 1.1 * interval_s, 1e9)]))
+    assert (fired.fault, dict(fired.entity)) == ("link_down", NIC)
+    assert 60 <= (fired.detected_at - START) / 1000 - 300 <= 60 + 1.2 * interval_s
+
+
+@pytest.mark.parametrize(("until_s", "found"), [(150.0, []), (185.0, [("link_down", NIC)])])
+def test_a_reading_just_after_the_line_that_a_link_is_up_may_be_older(until_s: float, found: list[Any]) -> None:
+    text = "mlx5_core 0000:0c:00.0 mlx5_0: Link {}"
+    logs = [line(at, "kernel", text.format(word), node=name(1)) for at, word in ((AT_S, "down"), (144, "up"))]
+    tape = tape_of(replace(SCENE, interval_s=10.0, logs=logs))
+    assert firing(cable_lowered(tape, [(AT_S, until_s)])) == found

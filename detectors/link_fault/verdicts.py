@@ -20,7 +20,7 @@ from detectors.link_fault.nodes import Nodes
 from detectors.link_fault.rails import QUIET_MS, Rails
 from detectors.link_fault.states import TOGETHER_MS, States
 from detectors.link_fault.together import Together
-from detectors.link_fault.urgency import Urgency
+from detectors.link_fault.urgency import ANNOUNCED, UNUSED, Urgency
 
 _FRESH = 1.7
 _LATELY_MS = 120_000
@@ -44,8 +44,6 @@ _CONFIRM_IDLE_MS = 120_000
 """Of a node that no job has: to move a cable takes one and a half, and nobody waits for it."""
 _LOGGED_MS = 60_000
 """Where the kernel's lines are all there is of a port no reading confirms a loss: a link trains anew in less."""
-_ANNOUNCED: Final = "; work on the switch was announced"
-_UNUSED: Final = "; nobody has used it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Judge:
         self._errors, self._rails, self._lines, self._nodes = errors, rails, lines, nodes
         self._announced, self._together, self._tenancy = announced, together, tenancy
         self._ports, self._lives = together.ports, together.lives
-        self._urgency = Urgency(fleet, announced, together)
+        self._urgency = Urgency(fleet, announced, together, lines, tenancy)
 
     def is_fresh(self, states: States, port: int, now: Instant) -> bool:
         """Return whether a port was heard when it should have been."""
@@ -120,7 +118,7 @@ class Judge:
             first = min((at for at in self.losses(cable) if at > counted), default=now)
             end = self._name(cable, [end for end, count in downs.items() if count >= min(times, most)])
             severity = self._urgency.of_flap(cable, first, now)
-            unused = _UNUSED * (severity == "info" and not self._announced.covers(cable.ends, first))
+            unused = UNUSED * (severity == "info" and not self._announced.covers(cable.ends, first))
             yield Verdict(
                 "link_flap", end, "flap", first, (cable,), severity, min(1.0, 0.75 + 0.05 * (seen - times)),
                 f"{_in_words(end)} lost its link {seen} times in {(now - first) / 60_000:.0f} min{unused}",
@@ -159,41 +157,40 @@ class Judge:
             low = [(end, states, port) for end, states, port in self._ports(cable) if states.down_since[port] >= 0]
             since = min(int(states.down_since[port]) for _, states, port in low)
             since = max(since, *(states.up_between(port) for _, states, port in low))
-            # A line is written at once, and read may be what it is about an interval later.
-            line = self._line(cable, since - round(max(states.together_ms(port) for _, states, port in low)))
+            # A line is written at once, and read may be what it is about an interval or two later.
+            line = self._line(cable, since - round(max(states.late_ms(port) for _, states, port in low)))
             if self._lost_before(cable, _first(since, line)):
                 since = max(since, up := self._up_at(cable))
                 line = line if line is not None and line[0] > up else None
             if not self._confirmed(now, cable, low, since, line, erred, flapped):
                 continue
-            if all(self._lines.logged_up(end, int(states.heard.last[port])) for end, states, port in low):
+            if self._is_back(cable, low) or not any(self.is_fresh(states, port, now) for _, states, port in low):
                 continue
-            if not any(self.is_fresh(states, port, now) for _, states, port in low):
-                continue
-            if not self._lives(cable, since, now):
+            started = _first(since, line)
+            # Who reads its own port as down a minute after the line lives, by that reading alone.
+            own = any(end[0] == "nic" and states.heard.last[port] - started >= _LOGGED_MS for end, states, port in low)
+            if not self._lives(cable, started if own else since, now):
                 continue
             shared, members = self._together.of(cable, since, now)
-            started = _first(since, line)
-            severity, planned = self._urgency.of(cable, since, now), self._announced.covers(cable.ends, since)
+            severity, why = self._urgency.of_loss(cable, since, line is not None, now)
             evidence = self._evidence(cable, since, now) | dict(evidence_of(line))
             if shared is not None:
                 all_of_it = len(self._cables.at(shared))
                 held = f"{len(members)} of its {all_of_it} cables lost their link"
-                if shared[0] == "switch":
-                    planned = self._announced.covers([shared], since)
-                    severity = "info" if planned else "page"
-                else:
+                planned = self._announced.covers([shared] if shared[0] == "switch" else cable.ends, since)
+                severity = "info" if planned else "page"
+                if shared[0] == "nic":
+                    severity = self._urgency.of(cable, since, now)
                     held += ", and nobody gathers what the node itself reports"
                 yield Verdict(
                     "link_down", shared, "down", since, members, severity, 0.95,
-                    f"{shared[1]}: {held}{_ANNOUNCED * planned}",
+                    f"{shared[1]}: {held}{ANNOUNCED * planned}",
                     evidence | {"cables_down": len(members), "cables": all_of_it},
                 )  # fmt: skip
                 continue
             end = self._name(cable, [end for end, _, _ in low])
             score = min(1.0, 0.8 + 0.1 * (len(low) > 1) + 0.1 * (line is not None))
-            unused = "" if severity == "page" else _ANNOUNCED if planned else _UNUSED
-            summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{unused}"
+            summary = f"{_in_words(end)} has no link for {(now - started) / 1000:.0f} s{why}"
             yield Verdict("link_down", end, "down", started, (cable,), severity, score, summary, evidence)
 
     def logged_downs(self, now: Instant) -> Iterator[Verdict]:
@@ -238,9 +235,15 @@ class Judge:
         logged = sum(len(self._lines.downs(end, first - 1)) for end in cable.ends)
         # It was lost once, and no line says that it came back, however slow the readings are; or its job has ended.
         sure = (line is not None and logged == 1) or ended
-        if sure and readings >= 2 and not idle and confirm > _LOGGED_MS:
+        lasts = readings >= 2 or (line is not None and latest - first >= _LOGGED_MS)
+        if sure and lasts and not idle and confirm > _LOGGED_MS:
             return now - first >= _LOGGED_MS
         return readings + (line is not None) >= 2 and latest - first >= confirm
+
+    def _is_back(self, cable: Cable, low: list[tuple[End, States, int]]) -> bool:
+        """Return whether a line says that a link is up, and each reading without may be older: a collector's copy."""
+        up = max(self._lines.up_at(end) for end in cable.ends)
+        return up >= 0 and all(up > states.heard.last[port] - states.old_ms(port) for _, states, port in low)
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
         """Return whether a cable that is down since then may be in the next of its flaps."""
