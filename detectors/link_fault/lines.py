@@ -30,8 +30,8 @@ class Lines:
         self._fleet = fleet
         self._downs: dict[End, list[Instant]] = {}
         self._last: dict[End, tuple[Instant, bool, str]] = {}
-        self._heard: dict[str, Instant] = {}
-        """By machine whose kernel is heard: when it last logged a loss of link of a port that has another name here."""
+        self._heard: dict[str, tuple[Instant, Instant]] = {}
+        """By machine whose kernel is heard: when a port of a name unknown here last lost its link, and had it again."""
 
     def take(self, records: Sequence[LogRecord]) -> None:
         """Take log lines in order of time."""
@@ -39,10 +39,14 @@ class Lines:
             if record.source != "kernel" or not record.node:
                 continue
             if len(self._heard) < _NAMED:
-                self._heard.setdefault(record.node, -1)
+                self._heard.setdefault(record.node, (-1, -1))
             found = self._port_in(record.node, record.message)
-            if found is None and LOST.search(record.message) and record.node in self._heard:
-                self._heard[record.node] = record.at
+            if found is None and record.node in self._heard:
+                lost, back = self._heard[record.node]
+                if LOST.search(record.message):
+                    self._heard[record.node] = record.at, back
+                elif BACK.search(record.message):
+                    self._heard[record.node] = lost, record.at
             if found is None or len(self._last) >= _NAMED:
                 continue
             end, down = found
@@ -82,7 +86,12 @@ class Lines:
         """Return whether lines of a machine's kernel are gathered, and none after `since` is on a loss of link of a
         port that nobody knows by the name it has there.
         """
-        return machine in self._heard and self._heard[machine] <= since
+        return machine in self._heard and self._heard[machine][0] <= since
+
+    def some_back(self, machine: str, since: Instant) -> Instant:
+        """Return when a port of a name unknown here, which lost its link after `since`, was back; -1: none is."""
+        lost, back = self._heard.get(machine, (-1, -1))
+        return back if since < lost < back else -1
 
     def downs(self, end: End, since: Instant) -> list[Instant]:
         """Return when a port lost its link after `since`, by the logs."""
@@ -113,13 +122,18 @@ class Lines:
     def snapshot(self) -> list[Any]:
         """Return the state as JSON can say it."""
         downs = [[list(end), at] for end, at in self._downs.items()]
-        return [downs, [[list(end), list(last)] for end, last in self._last.items()], dict(self._heard)]
+        return [
+            downs,
+            [[list(end), list(last)] for end, last in self._last.items()],
+            {machine: list(at) for machine, at in self._heard.items()},
+        ]
 
     def load(self, state: list[Any]) -> None:
         """Take what `snapshot` returned."""
         self._downs = {(kind, owner, port): list(at) for (kind, owner, port), at in state[0]}
         self._last = {(kind, owner, port): (at, down, line) for (kind, owner, port), (at, down, line) in state[1]}
-        self._heard = dict(state[2]) if len(state) > 2 else {}
+        heard = state[2] if len(state) > 2 else {}
+        self._heard = {machine: (lost, back) for machine, (lost, back) in heard.items()}
 
 
 def _of_interface(name: str) -> tuple[str, ...]:

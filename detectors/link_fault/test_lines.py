@@ -106,9 +106,14 @@ def test_a_slow_reading_may_be_a_copy_from_before_the_line(interval_s: float) ->
     assert 60 <= (fired.detected_at - START) / 1000 - 300 <= 60 + 1.2 * interval_s
 
 
+@pytest.mark.parametrize("name_there", ["mlx5_0", "ens6np0"])
 @pytest.mark.parametrize(("until_s", "found"), [(150.0, []), (185.0, [("link_down", NIC)])])
-def test_a_reading_just_after_the_line_that_a_link_is_up_may_be_older(until_s: float, found: list[Any]) -> None:
-    text = "mlx5_core 0000:0c:00.0 mlx5_0: Link {}"
-    logs = [line(at, "kernel", text.format(word), node=name(1)) for at, word in ((AT_S, "down"), (144, "up"))]
+def test_a_reading_just_after_the_line_that_a_link_is_up_may_be_older(
+    until_s: float, found: list[Any], name_there: str
+) -> None:
+    text = "mlx5_core 0000:0c:00.0 {}: Link {}"
+    logs = [
+        line(at, "kernel", text.format(name_there, word), node=name(1)) for at, word in ((AT_S, "down"), (144, "up"))
+    ]
     tape = tape_of(replace(SCENE, interval_s=10.0, logs=logs))
     assert firing(cable_lowered(tape, [(AT_S, until_s)])) == found

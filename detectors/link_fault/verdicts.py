@@ -242,7 +242,8 @@ class Judge:
 
     def _is_back(self, cable: Cable, low: list[tuple[End, States, int]]) -> bool:
         """Return whether a line says that a link is up, and each reading without may be older: a collector's copy."""
-        up = max(self._lines.up_at(end) for end in cable.ends)
+        late = min(states.down_since[port] - states.late_ms(port) for _, states, port in low)
+        up = max(max(self._lines.up_at(end), self._lines.some_back(end[1], round(late))) for end in cable.ends)
         return up >= 0 and all(up > states.heard.last[port] - states.old_ms(port) for _, states, port in low)
 
     def _lost_before(self, cable: Cable, since: Instant) -> bool:
