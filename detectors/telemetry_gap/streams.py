@@ -13,7 +13,7 @@ from detectors.core.tails import Tails
 from detectors.fleet.cabling import cables
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.lapses import Lapses, at_least, too_long
-from detectors.fleet.presence import LATE, LEAST_READINGS, NEVER, Attendance, Roster, reported
+from detectors.fleet.presence import LATE, NEVER, Attendance, Roster, reported
 from detectors.signals.watts import Watts
 from detectors.telemetry_gap.config import TelemetryGapConfig
 
@@ -21,6 +21,9 @@ IN_BAND: Final[tuple[Kind, ...]] = ("dcgm", "nic", "storage")
 OF_NODES: Final[tuple[Kind, ...]] = (*IN_BAND, "bmc")
 _UP: Final = {"nic": "state", "switch": "oper_up"}
 _ON_BALANCE: Final = 2.0
+_LEAST_READINGS: Final = 6
+"""Of streams that are read once a minute five in a row are missing after five minutes, a minute after the last; what is
+lost more often by chance here is learnt."""
 _LONGER: Final = 1.1
 """Of the longest silence that chance explains: what shows a node alive is evidence of its own, and nobody is paged."""
 _DARK: Final = 2.5
@@ -94,14 +97,14 @@ class Stream(Kept):
         ended = self._ended_by_chance(excused, dark_at) if len(heard.late) else heard.late_by
         self.lapses.learn(int(np.count_nonzero(np.isfinite(heard.gap))), ended)
         budget = config.false_alarms_per_100_node_days / len(OF_NODES)
-        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, LEAST_READINGS, _LONGER)
+        self.needed = too_long(heard.usual, self.lapses, budget, self._least_s, _LEAST_READINGS, _LONGER)
         if np.count_nonzero(self.away_ms):
             self.away_ms = np.minimum(self.away_ms, _ON_BALANCE * self.needed)
         self._looked = now
 
     def least(self) -> FloatArray:
         """Return how long (owners,) a silence has to last that chance does not explain anyhow, ms."""
-        return at_least(self.heard.usual, self._least_s, LEAST_READINGS)
+        return at_least(self.heard.usual, self._least_s, _LEAST_READINGS)
 
     def _ended_by_chance(self, excused: BoolArray | None, dark_at: IntArray | None) -> FloatArray:
         """Count the silences that ended now as time away, if none was a case; return the intervals (n,) of those to
