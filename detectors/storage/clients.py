@@ -10,7 +10,7 @@ from detectors.core.columns import Columns, column
 from detectors.core.counting import Counter
 from detectors.core.residuals import Groups
 from detectors.core.slots import Slots
-from detectors.core.statistics import known_or
+from detectors.core.statistics import known_or, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import reported
 from detectors.fleet.presence import learnt_interval
@@ -137,6 +137,16 @@ class Clients(Columns):
         rate = self.rate[_OPS]
         each = np.where(rate > 0, rate * self.latency / 1000, rate)
         return np.asarray(np.where(np.isfinite(each).any(axis=0), known_or(each, 0.0).sum(axis=0), np.nan))
+
+    def more_s(self, mount: int, rise: FloatArray) -> float:
+        """Return for how much longer (s of every second) requests of a mount's median client are under way, where those
+        of each direction take longer by `rise` (2,) of the logarithm; NaN: nobody counts.
+        """
+        here = np.flatnonzero(self.mount() == mount)
+        slow = known_or(1 - np.exp(-np.maximum(rise, 0.0)), 0.0)[:, None]
+        each = known_or(self.rate[_OPS][:, here] * self.latency[:, here] / 1000, 0.0) * slow
+        counted = np.isfinite(self.under_way()[here])
+        return median_of(each.sum(axis=0)[counted])
 
     def busiest(self, mount: int, nodes: tuple[str, ...]) -> float:
         """Return how many requests to a mount are under way at the busiest of some nodes; NaN: nobody counts."""

@@ -6,10 +6,10 @@ on most clients for two minutes that is too improbable for chance, by the tail o
 alerts where somebody waits: jobs that move data there wait for data by `wait_rise` of their time more than they did;
 or, where they do not report that, take longer for their steps, soon after and with GPUs that idle for it; or, where
 they report no steps, their GPUs wait, at their usual clock and for longer than a pause. None waits for longer than its
-requests are under way (Little's law), nor for what it waited for long before. Unless those that
-move most of it report that they wait no longer than they did, it alerts, too, where throughput halves, each client's
-requests take a twentieth of every second more than they did, or, where nobody counts them, queue on every client. Else
-it is of severity info.
+requests are under way (Little's law), for what it waited for long before, or while it moves more than it did. Unless
+those that move most of it report that they wait no longer than they did, it alerts, too, where throughput halves; where
+clients' requests take a twentieth of every second more than they did, the median one's, too, and GPUs do not show that
+most work as ever; or, where nobody counts them, queue on every client. Else it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -56,12 +56,11 @@ from detectors.storage.effect import (
     of_clients,
     of_job,
     of_part,
-    speak_for,
-    unexplained,
 )
 from detectors.storage.habit import IDLE, LoadHabit
 from detectors.storage.part import WINDOW_S, Part, Parts
 from detectors.storage.use import GpuUse, JobsUse
+from detectors.storage.voices import Voices
 from detectors.storage.waits import Waits
 
 _WINDOW_MS: Final = int(1000 * WINDOW_S)
@@ -286,7 +285,8 @@ class Storage(BaseDetector):
         felt = felt_by(self._waits, self._use, now, since)
         telling = [job for job, moved in uses.items() if moved[mount] > IDLE and np.isfinite(felt[job])]
         hungry = [job for job in telling if starving and self._waits.share[job] >= self._config.starving_share]
-        held_up = hungry or self._held_up(now, mount, telling, felt)
+        voices = self._voices(now)
+        held_up = hungry or voices.held_up(mount, telling, felt, self._config.wait_rise)
         worst = max(
             held_up, key=lambda job: (felt[job], self._waits.share[job], str(self._jobs.names[job])), default=None
         )
@@ -298,9 +298,10 @@ class Storage(BaseDetector):
         if worst is not None:
             figures, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
             evidence |= figures
-        elif not speak_for(self._waits, now, {job: uses[job][mount] for job in telling}, looks, place):
-            high = rise >= math.log1p(self._config.latency_rise)
-            figures, effect = of_clients(self._usual, looks, place, self._parts.fall(looks, self._clients, mount, high))
+        elif not voices.settled(looks, place):
+            fall = self._parts.fall(looks, self._clients, mount, rise >= math.log1p(self._config.latency_rise))
+            more_s = 0.0 if voices.work(mount) else self._clients.more_s(mount, rise)
+            figures, effect = of_clients(self._usual, looks, place, fall, more_s)
             evidence |= figures
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, WINDOW_S)
@@ -321,15 +322,9 @@ class Storage(BaseDetector):
             memo={"bad_at": now, "jobs": held_up},
         )
 
-    def _held_up(self, now: Instant, mount: int, telling: list[int], felt: FloatArray) -> list[int]:
-        """Return which jobs wait longer than they did, as far as requests to a mount can make them.
-
-        Who waits for one request after the other waits while it is under way, and no longer.
-        """
-        waiting = [job for job in telling if felt[job] >= self._config.wait_rise]
-        lost = unexplained(self._waits, self._use, now)
-        nodes = {job: self._fleet.jobs[str(self._jobs.names[job])].nodes for job in waiting}
-        return [job for job in waiting if not self._clients.busiest(mount, nodes[job]) < lost[job]]
+    def _voices(self, now: Instant) -> Voices:
+        jobs = {self._jobs.number(name): job for name, job in self._fleet.jobs.items()}
+        return Voices(self._waits, self._use, self._clients, self._parts, now, jobs)
 
     def _report_part(self, now: Instant, looks: Looks, part: Part) -> list[Finding]:
         """Return a finding on a mount that is slow for some of its clients."""
@@ -340,7 +335,7 @@ class Storage(BaseDetector):
         jobs = {job.job_id for node in nodes if (job := self._fleet.job_of(node)) is not None}
         felt = felt_by(self._waits, self._use, now, part.since)
         telling = [number for job in sorted(jobs) if np.isfinite(felt[number := self._jobs.number(job)])]
-        held_up = self._held_up(now, mount, telling, felt)
+        held_up = self._voices(now).held_up(mount, telling, felt, self._config.wait_rise)
         latency = self._clients.latency[way]
         evidence: Figures = {
             "clients": int(looks.clients[part.place]),

@@ -18,8 +18,6 @@ _HELD_UP: Final = 0.05
 _USE_COUNTS = 10.0
 """GPUs wait more for many reasons besides storage: where that is all that is known, a tenth of the time counts, as for
 what else slows a job."""
-_SPEAK_FOR: Final = 0.5
-"""Of what a mount's clients move: jobs that move less than that and wait no longer say nothing of the others."""
 _MEMORY_S: Final = 3600.0
 
 
@@ -60,18 +58,6 @@ def unexplained(waits: Waits, use: JobsUse, now: Instant) -> FloatArray:
     return np.where(np.isfinite(waits.share), 0.0, lost)
 
 
-def speak_for(waits: Waits, now: Instant, moved: dict[int, float], looks: Looks, place: int) -> bool:
-    """Return whether jobs that report how long they wait for data move most of what a mount's clients do: then what
-    they feel is all there is. `moved` is what each job moves there, bytes a second.
-
-    Jobs that do not report it speak for nobody: GPUs that spin for a rank that waits look as if they worked, and of a
-    young job nobody knows how much they usually do.
-    """
-    reports = waits.reported(now) & np.isfinite(waits.share)
-    sure = [rate for job, rate in moved.items() if reports[job]]
-    return bool(sure) and not sum(sure) < _SPEAK_FOR * float(looks.load[:, place].sum())
-
-
 def of_job(waits: Waits, use: JobsUse, job: int, name: str) -> tuple[Figures, str]:
     """Return what a job loses, as evidence and in words."""
     figures = {
@@ -103,12 +89,13 @@ def figures_of(looks: Looks, place: int, expected: FloatArray, least: FloatArray
     return evidence
 
 
-def of_clients(usual: MountHabits, looks: Looks, place: int, fall: float) -> tuple[Figures, str]:
+def of_clients(usual: MountHabits, looks: Looks, place: int, fall: float, more_s: float) -> tuple[Figures, str]:
     """Return what the clients of a mount lose where no job there shows whether it waits.
 
     They move half of what they did, together, or most of them with the job that they have (`fall` is how much of it,
-    NaN if not); their requests are under way for `_HELD_UP` of every second more; or, where nobody counts those,
-    requests of every client wait, far more than usual.
+    NaN if not); their requests are under way for `_HELD_UP` of every second more, also at the median client
+    (`more_s`, by what they take longer); or, where nobody counts those, requests of every client wait, far more than
+    usual.
     """
     mount, waiters, load = int(looks.mounts[place]), float(looks.waiters[place]), float(looks.load[:, place].sum())
     queue, before = float(usual.queue.level[mount]), float(usual.moved.level[mount])
@@ -117,7 +104,7 @@ def of_clients(usual: MountHabits, looks: Looks, place: int, fall: float) -> tup
     if np.isfinite(fall):
         return {"moved_of_before": fall}, f"and its clients move {fall:.2f} of what they did with the same jobs"
     busy, level = float(looks.busy[place]), float(usual.busy.level[mount])
-    if busy - level >= _HELD_UP and busy >= 2 * level:
+    if busy - level >= _HELD_UP and busy >= 2 * level and more_s >= _HELD_UP:
         words = f"and each client's requests take {busy - level:.2f} s more of every second than they did"
         return {"requests_under_way": busy, "requests_under_way_before": level}, words
     if np.isnan(busy) and waiters >= max(int(looks.clients[place]), 2 * queue + 4 * float(usual.queue.spread[mount])):

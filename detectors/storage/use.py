@@ -6,7 +6,7 @@ They idle, as utilisation shows, or spin while ranks wait for each other, and dr
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.contract import Batch, FloatArray, Instant, IntArray
+from detectors.contract import Batch, BoolArray, FloatArray, Instant, IntArray
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.residuals import Habit
 from detectors.core.slots import Slots
@@ -22,6 +22,10 @@ _PAUSE_MS = 90_000
 """A checkpoint, an evaluation or a new attempt stops GPUs for as long, whatever storage does."""
 _AT_WORK = 0.2
 """Of the time; a job that is used for less loads, or stands: that is neither a habit nor a wait for slow data."""
+_SHOWN = 0.15
+"""Of the time, as `starving_share`: GPUs whose utilisation and power vary by less show it when they starve."""
+_KNOWN_S = 300.0
+"""Five minutes; before that nothing is usual."""
 _SPINS_AT = 0.5
 """Of its power at work a GPU draws while it spins, about."""
 
@@ -99,6 +103,15 @@ class JobsUse(Columns):
         for habit, value in ((self.usual, idle), (self.draws, watts), (self.clocks, clock)):
             sure = learn & np.isfinite(value)
             habit.learn(some[sure], value[sure], window_s * np.where(idles | spared, FAR, 1.0)[sure])
+
+    def works(self, now: Instant) -> BoolArray:
+        """Return of which jobs (jobs,) the GPUs work as they did: they vary so little that a wait would be seen, and
+        none is, by their utilisation, as of who idles for it, or by their power, as of who spins.
+        """
+        vary = np.maximum(self.usual.spread, self.draws.spread / np.maximum(self.draws.level, 1.0))
+        known = np.minimum(self.usual.learnt_s, self.draws.learnt_s) >= _KNOWN_S
+        shows = known & (DEVIATIONS * vary <= _SHOWN) & (self.at >= 0) & (now - self.at <= LASTS_MS)
+        return shows & (self.rise < _SHOWN)
 
     def felt(self, now: Instant, since: Instant) -> FloatArray:
         """Return by how much of its time (jobs,) each job's GPUs wait more than they did, for what is slow `since` then
