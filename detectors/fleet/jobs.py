@@ -104,6 +104,7 @@ class JobFinder:
         self._jobs.clear()
         self._named.keep_steps()
         self._gpus, self._nodes = _Gpus(), _Nodes()
+        self._names, self._numbers = [], {}
         return events
 
     def take_rows(self, rows: Rows, after: Instant) -> None:
@@ -364,6 +365,8 @@ class JobFinder:
         self._outside = None if outside is None else np.array(outside, bool)
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
+        if not len(self._nodes):  # as older versions kept it where there is a scheduler
+            self._names, self._numbers = [], {}
 
 
 def _parts(lots: Any) -> list[IntArray]:

@@ -107,6 +107,9 @@ def test_what_nodes_do_that_no_scheduler_knows_is_inferred_until_it_names_them()
     own.feed_jobs([JobEvent(_START, "start", Job("77", tuple(sorted(ONE)), _START))])
     rest = _START + 60 * _MINUTE
     assert jobs_in(played(own, rows, rest, cut=_START + 31 * _MINUTE)) == [ONE, TWO]
+    late = engine()  # the list comes after readings have
+    late.feed_jobs([JobEvent(_START + 5 * _MINUTE, "start", Job("77", tuple(sorted(ONE)), _START))])
+    assert jobs_in(played(late, rows, rest, cut=_START + 31 * _MINUTE)) == [ONE, TWO]
     own = engine()
     own.feed_jobs([JobEvent(_START, "start", Job("77", tuple(sorted(ONE)), _START))])
     own.feed_jobs([JobEvent(rest, "start", Job("78", ("n06", "n07"), rest))])
