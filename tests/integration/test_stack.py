@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -69,16 +70,19 @@ def test_every_server_is_healthy(stack: Stack) -> None:
     stack.check()
 
 
+def _sockets(pid: int) -> Iterator[str]:
+    """Yield the inodes of a process's sockets; what it closes meanwhile listens no more."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = str(link.readlink())
+            if target.startswith("socket:["):
+                yield target[len("socket:[") : -1]
+
+
 @native
 def test_nothing_listens_outside_loopback(stack: Stack) -> None:
     """By the kernel's table: state 0A is LISTEN, and the inodes are those of the processes' sockets."""
-    inodes = {
-        str(link.readlink())[len("socket:[") : -1]
-        for process in stack.processes
-        if process.pid is not None
-        for link in Path(f"/proc/{process.pid}/fd").iterdir()
-        if str(link.readlink()).startswith("socket:[")
-    }
+    inodes = {inode for process in stack.processes if process.pid is not None for inode in _sockets(process.pid)}
     listening = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
