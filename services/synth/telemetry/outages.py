@@ -14,6 +14,7 @@ from services.synth.physics.effects import Floats
 
 _RUN, _MOST_S = (3, 8), 200.0  # scrapes lost in a row, and no longer than this
 _PAUSE_S, _SWITCH_PAUSE_S, _FABRIC_S, _RESTART_S = (20.0, 90.0), (5.0, 90.0), (60.0, 250.0), (15.0, 60.0)
+_BETWEEN = 3  # scrapes at least between two of them: one may be lost by itself
 _DAY_S = 86_400.0
 IN_BAND = ("dcgm", "nic", "storage")
 
@@ -75,16 +76,17 @@ def outages_of(world: World, seed: int) -> Outages:
         chance = conditions.generator(f"outages {stream}", seed)
         found[stream] = list(pauses) if stream in IN_BAND else []
         if stream == "switch":
-            rate = conditions.number("collector.switch_pauses_per_day") * days * count
-            found[stream] += _some(chance, rate, duration_s, _SWITCH_PAUSE_S, count)
-            if conditions.yes("collector.fabric_away"):
-                found[stream] += _times(chance, 1, duration_s, _FABRIC_S, None)
+            rate, length = conditions.number("collector.switch_pauses_per_day") * days * count, _SWITCH_PAUSE_S
         else:
             rate = conditions.number("collector.lost_runs_per_node_day") * days * count
-            shortest, longest = (min(length * every_s[stream], _MOST_S) for length in _RUN)
-            found[stream] += _some(chance, rate, duration_s, (shortest, longest), count)
+            length = (min(_RUN[0] * every_s[stream], _MOST_S), min(_RUN[1] * every_s[stream], _MOST_S))
+        runs = _some(chance, rate, duration_s, length, count)
+        if stream == "switch" and conditions.yes("collector.fabric_away"):
+            found[stream] += _times(chance, 1, duration_s, _FABRIC_S, None)
+        found[stream] += _alone(runs, found[stream], _BETWEEN * every_s[stream])
     rate = conditions.number("collector.restarts_per_node_day") * days * profile.nodes
     restarts = _some(conditions.generator("restarts", seed), rate, duration_s, _RESTART_S, profile.nodes)
+    restarts = _alone(restarts, found["dcgm"], _BETWEEN * every_s["dcgm"])
     found["dcgm"] += restarts
     return Outages(found, restarts)
 
@@ -93,6 +95,18 @@ def _some(
     chance: np.random.Generator, mean: float, duration_s: float, length: tuple[float, float], entities: int | None
 ) -> list[Span]:
     return _times(chance, int(chance.poisson(mean)), duration_s, length, entities)
+
+
+def _alone(spans: list[Span], others: list[Span], apart_s: float) -> list[Span]:
+    """Return the spans with scrapes of the same entity before and after them, for so long: else two of them, or one of
+    the `others` with it, would together be longer than what is no fault.
+    """
+    kept = list(others)
+    for span in spans:
+        same = (one for one in kept if None in (one.entity, span.entity) or one.entity == span.entity)
+        if all(one.end + apart_s <= span.begin or span.end + apart_s <= one.begin for one in same):
+            kept.append(span)
+    return kept[len(others) :]
 
 
 def _times(
