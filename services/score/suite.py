@@ -24,7 +24,7 @@ from services.recording.tidy import open_tidy
 from services.score.controls import chance, constant
 from services.score.incidents import IncidentTally, judge_incidents
 from services.score.matching import Outcome, judge
-from services.score.tally import Manners, Tally, manners, tally, upper_bound
+from services.score.tally import Manners, Tally, figure, manners, tally, upper_bound
 
 _DAY_MS = 86_400_000
 _CONTROL_SEED = 20260101
@@ -116,38 +116,15 @@ class Scorecard:
                 for one in self.recordings
             ],
             "node_days": round(self.node_days, 3),
-            "false_alarms_per_100_node_days": _number(
-                100 * false_alarms / self.node_days if self.node_days else np.nan
-            ),
-            "false_alarms_per_100_node_days_upper_95": _number(
+            "false_alarms_per_100_node_days": figure(100 * false_alarms / self.node_days if self.node_days else np.nan),
+            "false_alarms_per_100_node_days_upper_95": figure(
                 100 * upper_bound(false_alarms) / self.node_days if self.node_days else np.nan
             ),
-            "faults": {name: _figures(counts) for name, counts in self.by_fault.items()},
-            "controls": {name: _figures(counts) for name, counts in self.controls.items()},
+            "faults": {name: counts.figures() for name, counts in self.by_fault.items()},
+            "controls": {name: counts.figures() for name, counts in self.controls.items()},
             "manners": vars(self.manners),
             "incidents": vars(self.incidents),
         }
-
-
-def _figures(counts: Tally) -> dict[str, float | int | None]:
-    return {
-        "labels": counts.labels,
-        "hits": counts.hits,
-        "misses": counts.misses,
-        "late": counts.late,
-        "repeats": counts.repeats,
-        "optional": counts.optional,
-        "false_alarms": counts.false_alarms,
-        "precision": _number(counts.precision),
-        "recall": _number(counts.recall),
-        "f1": _number(counts.f1),
-        "delay_p50_s": _number(counts.delay_s(0.5)),
-        "delay_p95_s": _number(counts.delay_s(0.95)),
-    }
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if np.isfinite(value) else None
 
 
 def _place(label: Label) -> dict[str, Any]:

@@ -75,6 +75,28 @@ class Tally(Summed):
         """Return a quantile of the delays; NaN without any hit."""
         return float(np.quantile(self.delays_s, share)) if self.delays_s else float("nan")
 
+    def figures(self) -> dict[str, float | int | None]:
+        """Return all figures as JSON can say them."""
+        return {
+            "labels": self.labels,
+            "hits": self.hits,
+            "misses": self.misses,
+            "late": self.late,
+            "repeats": self.repeats,
+            "optional": self.optional,
+            "false_alarms": self.false_alarms,
+            "precision": figure(self.precision),
+            "recall": figure(self.recall),
+            "f1": figure(self.f1),
+            "delay_p50_s": figure(self.delay_s(0.5)),
+            "delay_p95_s": figure(self.delay_s(0.95)),
+        }
+
+
+def figure(value: float) -> float | None:
+    """Return a figure as JSON can say it: null where it has no value."""
+    return round(value, 4) if np.isfinite(value) else None
+
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")

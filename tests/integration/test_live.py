@@ -95,6 +95,12 @@ def _delivered(run: Run) -> bool:
     return True
 
 
+def _notify(stack: Stack) -> NotifySettings:
+    # The test's clock is behind Alertmanager's: an alert is to outlast the difference.
+    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
+    return NotifySettings.model_validate(settings)
+
+
 def _api(stack: Stack) -> QueryApi:
     return QueryApi(Access(stack.addresses.prometheus, retries=0))
 
@@ -135,10 +141,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
     stack: Stack, span: tuple[int, int], replayed: list[str], webhook: Receiver, tmp_path: Path
 ) -> None:
     start, end = span
-    # The test's clock is behind Alertmanager's: an alert is to outlast the difference.
-    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
-    notify = NotifySettings.model_validate(settings)
-    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": _notify(stack)}
     watch = Watch(start + 180_000)
     with _api(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
@@ -203,9 +206,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
     stack: Stack, span: tuple[int, int], webhook: Receiver, tmp_path: Path
 ) -> None:
     start, end = span
-    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
-    notify = NotifySettings.model_validate(settings)
-    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": notify}
+    asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": _notify(stack)}
     api_settings, server = (
         load(ApiSettings, port=0, data_dir=tmp_path / "api"),
         f"{stack.addresses.alertmanager}/api/v2",
@@ -276,11 +277,10 @@ def test_what_was_open_before_there_was_an_alertmanager_is_sent_to_the_one_that_
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
         followed(follower, watch, start + 315_000)
         follower.save()
-    settings = {"alertmanager_url": stack.addresses.alertmanager, "resend_interval_s": 300, "live_resolve_hold_s": 1}
     before = len(webhook.taken)
     with (
         _api(stack) as api,
-        _kept_open(stack, api, watch, asked | {"alertmanager": NotifySettings.model_validate(settings)}) as run,
+        _kept_open(stack, api, watch, asked | {"alertmanager": _notify(stack)}) as run,
     ):
         assert [json.loads(line.body)["fault"] for line in run.open_lines] == ["power_throttle"]
         until(lambda: _delivered(run) and len(webhook.taken) > before, timeout_s=60, what="the alert")

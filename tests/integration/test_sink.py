@@ -96,6 +96,12 @@ class Running:
 
         until(reached, what=f"{self.target} to reach {ends}")
 
+    def finish(self, feed: Feed, cluster: Cluster) -> None:
+        """Send the watermark that ends a feed, and wait until everything has been delivered."""
+        feed.watermark(cluster.end_ms, end=True)
+        feed.flush()
+        self.caught_up()
+
 
 @pytest.fixture
 def sink(stack: Stack, kafka: KafkaSettings, sender: KafkaProducer) -> Iterator[Running]:
@@ -111,9 +117,7 @@ def test_all_samples_land_with_the_exporters_names(stack: Stack, sink: Running) 
     cluster.there[40, 4] = False
     feed = sink.feed("exact", cluster)
     feed.ticks(cluster, 0, cluster.ticks)
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     check_landed(stack.addresses.prometheus, cluster, feed)
     check_up(stack.addresses.prometheus, cluster, feed)
     # Query asks a sidecar whose Prometheus was away not at once again.
@@ -131,9 +135,7 @@ def test_a_missed_scrape_ends_the_series_until_the_next(stack: Stack, sink: Runn
     cluster.values[9:, 0, 1, XID] = 79
     feed = sink.feed("stale", cluster)
     feed.ticks(cluster, 0, cluster.ticks)
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     base, replay, shift = stack.addresses.prometheus, feed.origin.replay, feed.origin.shift_ms
 
     def alive(text: str, tick: float) -> int:
@@ -159,9 +161,7 @@ def test_kill_9_in_the_middle_loses_and_repeats_nothing(stack: Stack, sink: Runn
         before = sink.moved_past(before)
         sink.process.kill()
         sink.process.start()
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     check_landed(stack.addresses.prometheus, cluster, feed)
     check_up(stack.addresses.prometheus, cluster, feed)
 
@@ -237,9 +237,7 @@ def test_poison_goes_to_dead_letter_and_the_rest_lands(stack: Stack, sink: Runni
     feed.send(b"not an Arrow stream", feed.origin.headers(wire.ARROW))
     feed.send(b'{"timestamp": "yesterday", "node": "v001", "gpu": 0}', feed.origin.headers(wire.NDJSON))
     feed.ticks(cluster, 5, 10)
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     check_landed(stack.addresses.prometheus, cluster, feed)
     reasons = [reason for reason, _ in dead_letters(kafka, feed.origin.unit)]
     assert len(reasons) == 2
@@ -265,9 +263,7 @@ def test_what_the_target_refuses_is_found_by_bisection(stack: Stack, sink: Runni
     assert (sample["value"], sample["labels"]["__name__"]) == (41.5, "DCGM_FI_DEV_GPU_TEMP")
     assert letters[0][0].startswith("400 ")
     assert "too far in the future" in letters[0][0]
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     check_landed(stack.addresses.prometheus, cluster, feed)
 
 
@@ -282,9 +278,7 @@ def test_a_replay_that_is_refused_whole_is_in_dead_letter_whole(
     cluster = Cluster(nodes=8, gpus=8, ticks=60, seed=10)
     feed = sink.feed("old", cluster, ago_s=2 * 86_400)
     feed.ticks(cluster, 0, 60)
-    feed.watermark(cluster.end_ms, end=True)
-    feed.flush()
-    sink.caught_up()
+    sink.finish(feed, cluster)
     letters = dead_letters(kafka, feed.origin.unit)
     assert len(letters) > 4
     assert all(reason.startswith("400 ") and len(reason) <= 500 for reason, _ in letters)
@@ -313,9 +307,7 @@ def test_a_tenant_of_thanos_receive(stack: Stack, kafka: KafkaSettings, sender: 
         cluster = Cluster(nodes=3, gpus=4, ticks=60, seed=7)
         feed = running.feed("tenant", cluster)
         feed.ticks(cluster, 0, cluster.ticks)
-        feed.watermark(cluster.end_ms, end=True)
-        feed.flush()
-        running.caught_up()
+        running.finish(feed, cluster)
         # Query looks every few seconds which tenants a Receive has.
         found = f'count({{replay="{feed.origin.replay}"}})'
         at = cluster.end_ms + feed.origin.shift_ms

@@ -65,25 +65,25 @@ def token_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pa
     source = Kubernetes(access_to(cluster.url, file, cluster.ca_file))
     with pytest.raises(UserError, match=r'let us read /api/v1/pods \(403\): .*cannot list resource "pods"'):
         source.ask()
-    (written,) = re.findall(
-        r"```yaml\n(apiVersion: rbac[^`]*hindcast-live[^`]*)```", (ROOT / "docs/live.md").read_text()
-    )
-    role = yaml.safe_load(written)
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    cluster.post(f"{rbac}/clusterroles", role)
-    cluster.post(f"{rbac}/clusterrolebindings", _binding("watcher", role))
+    _grant(cluster, "hindcast-live", "watcher")
     until(lambda: source.ask() is not None, what="the account's rights")
     return file
 
 
-def _binding(name: str, role: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+def _grant(cluster: Cluster, role: str, binding: str) -> None:
+    """Give the account the role of that name, as docs/live.md has it."""
+    (written,) = re.findall(rf"```yaml\n(apiVersion: rbac[^`]*{role}[^`]*)```", (ROOT / "docs/live.md").read_text())
+    group = "rbac.authorization.k8s.io"
+    found = yaml.safe_load(written)
+    cluster.post(f"/apis/{group}/v1/clusterroles", found)
+    bound = {
+        "apiVersion": f"{group}/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
+        "metadata": {"name": binding},
         "subjects": [{"kind": "ServiceAccount", "name": "watcher", "namespace": "train"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": found["metadata"]["name"]},
     }
+    cluster.post(f"/apis/{group}/v1/clusterrolebindings", bound)
 
 
 def pod(gpus: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def test_findings_are_conditions_of_nodes_until_they_are_over(
         watcher.following()
     (line,) = caplog.records  # once, not each time
     assert "does not take conditions of v002 (403)" in line.getMessage()
-    _grant(cluster)
+    _grant(cluster, "hindcast-conditions", "conditions")
 
     def written() -> dict[str, str] | None:
         watcher.following()
@@ -225,17 +225,6 @@ def test_findings_are_conditions_of_nodes_until_they_are_over(
     shown = condition() or {}
     assert (shown["status"], shown["lastTransitionTime"]) == ("False", "2023-11-14T22:14:20Z")
     assert condition("v001") is None
-
-
-def _grant(cluster: Cluster) -> None:
-    """Give the account what docs/live.md says that conditions need."""
-    (written,) = re.findall(
-        r"```yaml\n(apiVersion: rbac[^`]*hindcast-conditions[^`]*)```", (ROOT / "docs/live.md").read_text()
-    )
-    role = yaml.safe_load(written)
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    cluster.post(f"{rbac}/clusterroles", role)
-    cluster.post(f"{rbac}/clusterrolebindings", _binding("conditions", role))
 
 
 class Watch:

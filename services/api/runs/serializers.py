@@ -2,8 +2,6 @@
 
 import json
 
-import numpy as np
-
 from detectors import contract
 from services.api.recordings.library import truth
 from services.api.runs.models import Finding, Incident, Run, Score, TimelineEntry
@@ -35,25 +33,8 @@ def run_of(row: Row) -> Run:
 
 def score_of(outcomes: list[Outcome]) -> Score:
     """Return the figures of a run, or of several together."""
-    counts = tally(outcomes)["all"]
-    return Score(
-        labels=counts.labels,
-        hits=counts.hits,
-        misses=counts.misses,
-        late=counts.late,
-        repeats=counts.repeats,
-        false_alarms=counts.false_alarms,
-        precision=_number(counts.precision),
-        recall=_number(counts.recall),
-        f1=_number(counts.f1),
-        delay_p50_s=_number(counts.delay_s(0.5)),
-        delay_p95_s=_number(counts.delay_s(0.95)),
-        missed=[truth(outcome.label) for outcome in outcomes if outcome.kind == "miss" and outcome.label],
-    )
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if np.isfinite(value) else None
+    missed = [truth(outcome.label) for outcome in outcomes if outcome.kind == "miss" and outcome.label]
+    return Score.model_validate({**tally(outcomes)["all"].figures(), "missed": missed})
 
 
 def timeline(labels: list[Label], findings: list[Finding], incidents: list[Incident]) -> list[TimelineEntry]:

@@ -179,19 +179,8 @@ def _curve(scored: "list[Scored]", paths: list[Path]) -> list[dict[str, float | 
         counts = tally(outcome for one, truths in zip(kept, labels, strict=True) for outcome in judge(one, truths))[
             "all"
         ]
-        points.append(
-            {
-                "least_score": least,
-                "precision": _number(counts.precision),
-                "recall": _number(counts.recall),
-                "false_alarms": counts.false_alarms,
-            }
-        )
+        points.append({"least_score": least, **counts.figures()})
     return points
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def _capture(work: Work) -> TaskResult:

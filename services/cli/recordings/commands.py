@@ -30,14 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def validate(directory: RecordingDir) -> None:
     """Check a recording against the format; list every violation and exit 1 if there is any."""
-    from services.recording.validate import validate_recording
-
-    violations = validate_recording(directory)
-    for violation in violations:
-        typer.echo(str(violation))
-    if violations:
-        typer.echo(f"{directory}: {sum(one.count for one in violations):,} violation(s)", err=True)
-        raise typer.Exit(1)
+    _end_if_violated(directory, "violation(s)")
     typer.echo(f"{directory}: valid")
 
 
@@ -48,17 +41,23 @@ def repair(directory: RecordingDir, out: NewDir) -> None:
     """
     from services.recording.repair import rewrite_recording
     from services.recording.tidy import open_tidy
-    from services.recording.validate import validate_recording
 
     name = recording_name(out)
     recording = open_tidy(directory)
     rewrite_recording(recording, out, name)
     typer.echo(f"{out}: written; {recording.left_out or 'no row and no line was wrong'}")
-    violations = validate_recording(out)
+    _end_if_violated(out, "violation(s) are left, for you to judge")
+
+
+def _end_if_violated(directory: Path, words: str) -> None:
+    """List what is not as the format has it, and exit 1 if anything is not."""
+    from services.recording.validate import validate_recording
+
+    violations = validate_recording(directory)
     for violation in violations:
         typer.echo(str(violation))
     if violations:
-        typer.echo(f"{out}: {sum(one.count for one in violations):,} violation(s) are left, for you to judge", err=True)
+        typer.echo(f"{directory}: {sum(one.count for one in violations):,} {words}", err=True)
         raise typer.Exit(1)
 
 

@@ -178,7 +178,7 @@ def _read_power(path: Path) -> _Series:
         (np.r_[False, np.diff(times) <= 0], "a power_reading that is not later than the one before"),
     ):
         if bad.any():
-            raise UserError(f"{path}: line {rows[np.argmax(bad)] + 1}: {problem}", remedy="correct or drop the line")
+            raise _wrong_line(path, rows[np.argmax(bad)] + 1, problem)
     return _Series(path.stem, times.astype(np.int64), watts)
 
 
@@ -197,8 +197,12 @@ def _malformed(path: Path, content: bytes) -> UserError:
                 if fine and (value is None or (isinstance(value, int | float) and not isinstance(value, bool))):
                     continue
                 problem = "has no numeric time_ms and value"
-        return UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+        return _wrong_line(path, number, problem)
     return UserError(f"{path}: holds no records", remedy=_AS_SUBMITTED)
+
+
+def _wrong_line(path: Path, number: int, problem: str) -> UserError:
+    return UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
 
 
 def _merged(series: list[_Series]) -> tuple[Ints, Ints, NDArray[np.float64]]:
@@ -234,9 +238,9 @@ def _json(path: Path, number: int, text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: line {number}: broken JSON: {error}", remedy="correct or drop the line") from None
+        raise _wrong_line(path, number, f"broken JSON: {error}") from None
     if not isinstance(record, dict):
-        raise UserError(f"{path}: line {number}: JSON that is no object", remedy="correct or drop the line")
+        raise _wrong_line(path, number, "JSON that is no object")
     return record
 
 
@@ -248,8 +252,7 @@ def _text(value: object) -> str:
 def _gpus(log: _JobLog, path: Path, number: int) -> int:
     text = log.system.get("accelerators_per_node", "0")
     if not (text.isascii() and text.isdecimal() and int(text) <= _MOST_GPUS):
-        problem = f"accelerators_per_node {text!r} is no number of GPUs"
-        raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+        raise _wrong_line(path, number, f"accelerators_per_node {text!r} is no number of GPUs")
     return int(text)
 
 
@@ -259,13 +262,11 @@ def _record(log: _JobLog, path: Path, number: int, line: str) -> int:
     record = _json(path, number, text)
     at, key, value = record.get("time_ms"), record.get("key"), record.get("value")
     if not isinstance(at, int) or not plausible(at) or not isinstance(key, str):
-        problem = "a record without time_ms and key"
-        raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+        raise _wrong_line(path, number, "a record without time_ms and key")
     if isinstance(value, dict) and _STEP in value:
         seconds = value[_STEP]
         if not isinstance(seconds, float | int) or not 0 < seconds < _LONGEST_STEP_S:
-            problem = f"step time {_text(repr(seconds))} is no number of seconds"
-            raise UserError(f"{path}: line {number}: {problem}", remedy="correct or drop the line")
+            raise _wrong_line(path, number, f"step time {_text(repr(seconds))} is no number of seconds")
         log.steps[at] = float(seconds)
         return at
     log.facts.setdefault(key, value)

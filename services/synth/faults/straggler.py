@@ -11,14 +11,13 @@ from pydantic import Field
 
 from services.synth.cluster.world import World
 from services.synth.physics.effects import Effect
-from services.synth.story.happening import Lasting, PlacedTruth
+from services.synth.story.happening import OnNode
 
 
-class Straggler(Lasting):
+class Straggler(OnNode):
     """`factor`: how much longer the same work takes; sudden, ramping up (`ramp_s`) or intermittent (`period_s`)."""
 
     kind: Literal["straggler"]
-    node: str
     gpu: int | None = Field(default=None, ge=0, description="all of the node's if not given")
     factor: float = Field(gt=1)
 
@@ -26,11 +25,7 @@ class Straggler(Lasting):
         """Slow the GPU's work, or that of all of the node's."""
         yield Effect("gpu.work_factor", world.gpus(world.node(self.node), self.gpu), self.factor, self.course())
 
-    def truths(self, world: World) -> Iterable[PlacedTruth]:
-        """Return the label of the GPU, or of the node."""
-        if self.truth is not None:
-            index = world.node(self.node)
-            entity: dict[str, str | int] = {"node": world.names[index]}
-            if self.gpu is not None:
-                entity["gpu"] = self.gpu % world.profile.node.gpus
-            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+    def entity(self, world: World) -> dict[str, str | int]:
+        """Return the GPU, or the node."""
+        gpu = {} if self.gpu is None else {"gpu": self.gpu % world.profile.node.gpus}
+        return super().entity(world) | gpu

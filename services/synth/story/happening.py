@@ -108,23 +108,22 @@ class OnNode(Lasting):
 
     node: str
 
+    def entity(self, world: World) -> dict[str, str | int]:
+        """Return whom the label names."""
+        return {"node": world.names[world.node(self.node)]}
+
     def truths(self, world: World) -> Iterable[PlacedTruth]:
-        """Return the label of the node."""
+        """Return the label of whom it befalls."""
         if self.truth is not None:
-            index = world.node(self.node)
-            entity: dict[str, str | int] = {"node": world.names[index]}
-            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+            nodes = [world.node(self.node)]
+            yield PlacedTruth(truth=self.truth, entity=self.entity(world), span=(self.at, self.until), nodes=nodes)
 
 
-class OnGpu(Lasting):
+class OnGpu(OnNode):
     """Lasting, on one GPU."""
 
-    node: str
     gpu: int = Field(ge=0)
 
-    def truths(self, world: World) -> Iterable[PlacedTruth]:
-        """Return the label of the GPU."""
-        if self.truth is not None:
-            index = world.node(self.node)
-            entity: dict[str, str | int] = {"node": world.names[index], "gpu": self.gpu % world.profile.node.gpus}
-            yield PlacedTruth(truth=self.truth, entity=entity, span=(self.at, self.until), nodes=[index])
+    def entity(self, world: World) -> dict[str, str | int]:
+        """Return the GPU."""
+        return super().entity(world) | {"gpu": self.gpu % world.profile.node.gpus}
