@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from services.kit.series import table
+from services.recording.conftest import written
 from services.recording.reader import Recording
 
 ZONE = ZoneInfo("Europe/Zurich")
@@ -56,11 +57,7 @@ def write_heap(incident: Path, folder: Path) -> Path:
         "v001/nvidia-bug-report.log": _bug_report(samples["v001"]),
         **_logs(recording),
     }
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
+    return written(folder, files)
 
 
 def _gpus(recording: Recording) -> Iterator[Sample]:

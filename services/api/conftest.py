@@ -98,17 +98,18 @@ def api(tmp_path: Path) -> Iterator[Client]:
 
 def run_over(client: Client, recording: str, **detectors: object) -> str:
     """Run the detectors over a recording; return the run's id once it is done."""
-    answer = client.post("/api/v1/runs", json={"recording": recording, "detectors": detectors})
+    run = over(client, client.post("/api/v1/runs", json={"recording": recording, "detectors": detectors}), "runs")
+    assert run["state"] == "done", run
+    return str(run["id"])
+
+
+def over(client: Client, answer: httpx.Response, kind: str = "tasks", timeout_s: float = 120) -> dict[str, Any]:
+    """Return a task, or a run, that was asked for once it is over."""
     assert answer.status_code == 201, answer.text
-    run = str(answer.json()["id"])
-    until(lambda: _over(client, run), what=f"run {run} to end")
-    answer = client.get(f"/api/v1/runs/{run}").json()
-    assert answer["state"] == "done", answer
-    return run
-
-
-def _over(client: Client, run: str) -> bool:
-    return client.get(f"/api/v1/runs/{run}").json()["state"] not in ("queued", "running")
+    path = f"/api/v1/{kind}/{answer.json()['id']}"
+    until(lambda: client.get(path).json()["state"] not in ("queued", "running"), timeout_s=timeout_s, what=path)
+    found: dict[str, Any] = client.get(path).json()
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from detectors.contract import Finding
 from detectors.engine.alarms import canonical
 from services.backtest.windows import Window
+from services.score.comparison import identity
 
 
 def stitched(parts: Iterable[tuple[Window, list[Finding]]]) -> list[Finding]:
@@ -68,13 +69,9 @@ class _Joint:
         self._warm.clear()
 
     def _fire(self, one: Finding) -> None:
-        same = next((other for other in self._carried if _about(other) == _about(one)), None)
+        same = next((other for other in self._carried if identity(other) == identity(one)), None)
         if same is not None:
             self._carried.remove(same)
         else:
             self._own.append(one)
         self.open[one.id] = same or one
-
-
-def _about(finding: Finding) -> tuple[str, str, tuple[tuple[str, str | int], ...]]:
-    return finding.detector, finding.fault, tuple(sorted(finding.entity.items()))

@@ -45,6 +45,11 @@ def format_time(at_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def to_the_second(at_ms: int) -> str:
+    """Return epoch milliseconds as RFC 3339 UTC, cut to the second."""
+    return f"{format_time(at_ms)[:19]}Z"
+
+
 def wall_ms() -> int:
     """Return wall time in epoch milliseconds."""
     return time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@ from detectors.contract import Finding
 from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.errors import ServerError, UsageError, UserError
-from services.kit.times import format_time
+from services.kit.times import to_the_second
 from services.kit.wire import Origin
 from services.live.alerts import alerted, finding_record
 from services.live.api_server import Collection, Entrance
@@ -149,8 +149,8 @@ def _patch(client: "httpx.Client", node: str, changes: Mapping[str, Condition], 
             "status": one.status,
             "reason": one.reason,
             "message": one.message,
-            "lastTransitionTime": _seconds(one.since),
-            "lastHeartbeatTime": _seconds(now),
+            "lastTransitionTime": to_the_second(one.since),
+            "lastHeartbeatTime": to_the_second(now),
         }
         for kind, one in sorted(changes.items())
     ]
@@ -166,7 +166,3 @@ def _patch(client: "httpx.Client", node: str, changes: Mapping[str, Condition], 
             f"{client.base_url} does not take conditions of {node} ({answer.status_code}): {words_of(answer.content)}",
             remedy="give the account the right to patch nodes/status: docs/live.md",
         )
-
-
-def _seconds(at_ms: int) -> str:
-    return f"{format_time(at_ms)[:19]}Z"

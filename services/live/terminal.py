@@ -9,7 +9,7 @@ from detectors.contract import Finding
 from services.detect.warmup import Line
 from services.kit import topics
 from services.kit.errors import UsageError, UserError
-from services.kit.times import format_time
+from services.kit.times import to_the_second
 from services.live.alerts import alerted, finding_record
 from services.live.poll_loop import News
 from services.live.start import Run
@@ -43,7 +43,7 @@ class Progress:
         """Say now and then how far the lookback is read."""
         if self._catching_up and news.step.at - self._progress >= (self._until - self._since) / _PROGRESS:
             self._progress = news.step.at
-            self._say(f"... read up to {short(news.step.at)}")
+            self._say(f"... read up to {to_the_second(news.step.at)}")
         self._say_delay()
 
     def following(self) -> None:
@@ -58,12 +58,12 @@ class Progress:
         delay_ms = self._feed.lateness.delay_ms
         if not self._catching_up and delay_ms != self._delay_ms:
             self._delay_ms = delay_ms
-            self._say(f"{short(self._feed.at)} following, {delay_ms / 1000:g} s behind the clock")
+            self._say(f"{to_the_second(self._feed.at)} following, {delay_ms / 1000:g} s behind the clock")
 
     def away(self, error: UserError) -> None:
         """Say once that a server does not answer."""
         if not self._away:
-            at = short(self._feed.at)
+            at = to_the_second(self._feed.at)
             self._say(
                 f"{error.message}\n  nothing is concluded from that: what came after {at} is read when it answers"
             )
@@ -71,7 +71,7 @@ class Progress:
 
     def end(self, *, kept: bool) -> None:
         """Say how far it came."""
-        self._say(f"ended at {short(self._feed.at)}{'; --state goes on from there' if kept else ''}")
+        self._say(f"ended at {to_the_second(self._feed.at)}{'; --state goes on from there' if kept else ''}")
 
 
 class Terminal(Progress):
@@ -88,7 +88,7 @@ class Terminal(Progress):
 
     def begin_run(self) -> None:
         """Say what is looked at, from when on, and what is open."""
-        since, open_lines = short(self._feed.at), self._run.open_lines if self._run.goes_on else ()
+        since, open_lines = to_the_second(self._feed.at), self._run.open_lines if self._run.goes_on else ()
         words = f"reading what happened since {since}, so that habits are known"
         if self._run.goes_on:
             words = f"going on from {since} with {len(open_lines)} open finding(s)"
@@ -122,7 +122,7 @@ class Terminal(Progress):
         super().following()
 
     def _recall(self, finding: Finding) -> None:
-        head = f"{short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        head = f"{to_the_second(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":
             self._over += finding.severity != "info"
             self._say(f"was over {head}")
@@ -133,7 +133,7 @@ class Terminal(Progress):
 
     def _summary(self) -> None:
         notes = f"; {self._odd} more that alert nobody" if self._odd else ""
-        span = f"{short(self._since)} to {short(self._feed.at)}"
+        span = f"{to_the_second(self._since)} to {to_the_second(self._feed.at)}"
         self._say(f"{span}: {self._found} finding(s), {self._found - self._over} still open{notes}")
         for line in self._held:
             if line.topic == topics.FINDINGS:
@@ -142,7 +142,7 @@ class Terminal(Progress):
     def _report(self, line: Line) -> None:
         one = finding_record(self._run.origin, line, self._feed.topology)
         finding = one.finding
-        head = f"{short(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
+        head = f"{to_the_second(finding.detected_at)} {finding.fault} {_entity(finding.entity)}"
         if finding.state == "resolved":
             lasted = (finding.detected_at - finding.started_at) / _MINUTE_MS
             by_hand = f"\n  {one.closed}" if one.closed is not None else ""
@@ -206,8 +206,3 @@ def _words(labels: Labels) -> str:
 
 def _entity(entity: Mapping[str, str | int]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(entity.items(), reverse=True))
-
-
-def short(at_ms: int) -> str:
-    """Return an instant to the second."""
-    return f"{format_time(at_ms)[:19]}Z"

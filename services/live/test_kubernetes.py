@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from services.live.listing import Listing
 from services.live.maintenance import Maintenance, NodeState
 from services.recording.importers.contract import Report
 from services.recording.importers.parts.schedulers.pods import Pods
-from tests.answering import Server, answering
+from tests.answering import Server
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 WATCH = "?watch=1&resourceVersion={}&allowWatchBookmarks=1&timeoutSeconds=1"
@@ -52,12 +51,6 @@ def changes(*events: tuple[str, Any]) -> tuple[int, str]:
 
 
 GONE = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"})
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with answering() as serving:
-        yield serving
 
 
 def source(server: Server) -> Kubernetes:

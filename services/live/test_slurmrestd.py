@@ -1,7 +1,7 @@
 """The source against a server of this test's own, with what Slurm 22.05 to 26.05 print; a real one: tests/slurm."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,17 +9,11 @@ import pytest
 from services.kit.errors import UserError
 from services.live.slurm import Slurm
 from services.live.slurmrestd import Credentials, Slurmrestd
-from tests.answering import Server, answering
+from tests.answering import Server
 
 PRINTED = Path(__file__).parents[2] / "tests" / "slurm" / "printed"
 RESERVED = 1_795_456_916_000
 NO_CONTROLLER = '{"errors": [{"error_number": 1800, "error": "Unable to contact slurm controller (connect failure)"}]}'
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with answering() as serving:
-        yield serving
 
 
 def offers(*paths: str) -> tuple[int, str]:

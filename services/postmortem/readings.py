@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from detectors.contract import FloatArray, Instant, IntArray
+from services.kit.entities import Entities
 from services.postmortem.catalogue import Signal
 from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
@@ -66,10 +65,10 @@ def read(recording: Recording, columns: Mapping[Signal, str], grid: Grid) -> lis
         return []
     (stream,) = {signal.stream for signal in columns}
     names = [name for name in STREAMS[stream].key_names if name != "iteration"]
-    numbers: dict[Key, int] = {}
+    entities = Entities(names)
     sheets = {signal: _Sheet(grid, signal.counter) for signal in columns}
     for batch in recording.batches(stream, grid.start, grid.end, columns=list(columns.values())):
-        entities = _numbered(batch, names, numbers)
+        rows = entities.of(batch)
         times = times_of(batch)
         bins = (times - grid.start) // grid.width
         for signal, column in columns.items():
@@ -77,25 +76,9 @@ def read(recording: Recording, columns: Mapping[Signal, str], grid: Grid) -> lis
             known = cells.is_valid().to_numpy(zero_copy_only=False)
             values = cells.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
             known &= np.isfinite(values)
-            sheets[signal].add(bins[known], entities[known], values[known], times[known], len(numbers))
-    keys = list(numbers)
+            sheets[signal].add(bins[known], rows[known], values[known], times[known], len(entities.keys))
+    keys = [tuple("" if part is None else str(part) for part in key) for key in entities.keys]
     return [Readings(signal, grid, keys, *sheets[signal].done(signal.scale, len(keys))) for signal in columns]
-
-
-def _numbered(batch: pa.RecordBatch, names: Sequence[str], numbers: dict[Key, int]) -> IntArray:
-    """Return the number of each row's entity; new ones get the next."""
-    codes = np.zeros(batch.num_rows, dtype=np.int64)
-    parts = []
-    for name in names:
-        column = batch.column(name)
-        encoded: Any = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        words = [str(word) for word in encoded.dictionary.to_pylist()]
-        place = np.asarray(encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False), dtype=np.int64)
-        parts.append((place, [*words, ""]))
-        codes = codes * (len(words) + 1) + place
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    keys = [tuple(words[int(place[row])] for place, words in parts) for row in first]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)[inverse]
 
 
 class _Sheet:

@@ -1,12 +1,11 @@
 """What arrived in a recording, as `detectors.coverage` asks for it: each field and log source, on how many entities."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from detectors.coverage import Row, Seen, additions, closing, coverage, csv_lines
@@ -14,6 +13,7 @@ from detectors.engine.engine import Choice
 from detectors.exporters import exporters
 from detectors.fleet.jobs import FIELDS
 from detectors.registry import discover
+from services.kit.entities import Entities
 from services.recording.faults import FAULTS
 from services.recording.model import Topology
 from services.recording.reader import Recording
@@ -73,22 +73,22 @@ def _of_stream(recording: Recording, kind: str, expected: int) -> dict[str, floa
     """Return the shares of one stream's fields, and under the kind alone that of its entities."""
     with open_stream(recording.path / STREAMS[kind].file) as file:
         whole, mixed = _by_statistics(file, kind)
-    entities = _Entities(_OF.get(kind, STREAMS[kind].key_names))
+    entities = Entities(_OF.get(kind, STREAMS[kind].key_names))
     ranks: set[int] = set()
     reporting: dict[str, set[int]] = {name: set() for name in mixed}
     for batch in recording.batches(kind, columns=mixed):
-        numbers = entities.numbers(batch)
+        numbers = entities.of(batch)
         for name in mixed:
             valid: Any = batch.column(name).is_valid().to_numpy(zero_copy_only=False)
             reporting[name].update(np.unique(numbers[valid]).tolist())
         if kind == "steps":
             ranks.update(np.unique(numbers[np.asarray(batch.column("rank")) >= 0]).tolist())
-    count = max(expected, len(entities))
-    shares = {f"{kind}.{name}": len(entities) / count for name in whole} if count else {}
+    count = max(expected, len(entities.keys))
+    shares = {f"{kind}.{name}": len(entities.keys) / count for name in whole} if count else {}
     shares |= {f"{kind}.{name}": len(found) / count for name, found in reporting.items() if found}
     if kind == "steps" and ranks:
         shares["steps.ranks"] = len(ranks) / count
-    return shares | ({kind: len(entities) / count} if count else {})
+    return shares | ({kind: len(entities.keys) / count} if count else {})
 
 
 def _by_statistics(file: pq.ParquetFile, kind: str) -> tuple[list[str], list[str]]:
@@ -112,41 +112,6 @@ def _by_statistics(file: pq.ParquetFile, kind: str) -> tuple[list[str], list[str
             elif nulls < metadata.num_rows:
                 mixed.append(name)
     return whole, mixed
-
-
-class _Entities:
-    """Numbers the entities of a stream as they come up, by some of its keys."""
-
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._keys = tuple(keys)
-        self._numbers: dict[tuple[Any, ...], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def numbers(self, batch: pa.RecordBatch) -> Any:
-        """Return the number of each row's entity."""
-        codes = []
-        names: list[Any] = []
-        for key in self._keys:
-            column: Any = batch.column(key)
-            if pa.types.is_dictionary(column.type):  # the reader sees to it that names are one
-                codes.append(column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
-                names.append(column.dictionary.to_pylist())
-            else:
-                codes.append(np.asarray(column, np.int64))
-                names.append(None)
-        mixed = np.zeros(batch.num_rows, np.int64)
-        for code in codes:
-            mixed = mixed * (int(code.max(initial=0)) + 2) + code + 1
-        _, first, back = np.unique(mixed, return_index=True, return_inverse=True)
-        table = np.empty(len(first), np.int64)
-        for place, row in enumerate(first.tolist()):
-            entity = tuple(
-                int(code[row]) if known is None else known[code[row]] for code, known in zip(codes, names, strict=True)
-            )
-            table[place] = self._numbers.setdefault(entity, len(self._numbers))
-        return table[back.ravel()]
 
 
 def coverage_of(choices: Sequence[Choice], seen: Seen) -> tuple[Row, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from services.kit.errors import UserError
 from services.recording import merge as merge_module
-from services.recording.conftest import END, INTERVAL_MS, START, batch, header, topology
+from services.recording.conftest import END, INTERVAL_MS, START, batch, header, rows_in, topology
 from services.recording.importers.contract import Report
 from services.recording.merge import merge_recordings
 from services.recording.model import Event, Gpu, Job, Label, Node, Topology
@@ -57,10 +57,6 @@ def merged(folder: Path, *recordings: Recording, **options: Any) -> tuple[Record
     return Recording.open(folder / "whole"), report
 
 
-def rows_of(recording: Recording, stream: str) -> list[dict[str, Any]]:
-    return [row for batch in recording.batches(stream) for row in batch.to_pylist()]
-
-
 def test_split_by_streams_and_by_columns_comes_together_again(made: Path, tmp_path: Path) -> None:
     whole = Recording.open(made)
     temperature = batch("dcgm")
@@ -79,7 +75,7 @@ def test_split_by_streams_and_by_columns_comes_together_again(made: Path, tmp_pa
     assert result.streams() == ("dcgm", "nic", "bmc", "steps")
     for stream in ("nic", "bmc"):  # steps hold a NaN, which equals nothing
         assert pq.read_table(result.path / f"{stream}.parquet").equals(pq.read_table(made / f"{stream}.parquet"))
-    rows = rows_of(result, "dcgm")
+    rows = rows_in(result, "dcgm")
     assert len(rows) == temperature.num_rows
     assert all(row["DCGM_FI_DEV_GPU_TEMP"] == row["DCGM_FI_DEV_POWER_USAGE"] is not None for row in rows)
     assert list(result.events()) == list(whole.events())
@@ -95,7 +91,7 @@ def test_of_two_values_the_first_stays_and_the_difference_is_counted(tmp_path: P
         {"dcgm": dcgm([(0, "n1", 0, 2.0), (5, "n1", 0, 7.0), (10, "n1", 0, nan), (10, "n2", 1, 9.0)])},
     )
     result, report = merged(tmp_path, first, second)
-    values = [row["DCGM_FI_DEV_GPU_TEMP"] for row in rows_of(result, "dcgm")]
+    values = [row["DCGM_FI_DEV_GPU_TEMP"] for row in rows_in(result, "dcgm")]
     assert values[:2] == [1.0, 7.0]
     assert np.isnan(values[2])
     assert values[3] == 9.0
@@ -147,7 +143,7 @@ def test_merging_is_what_a_dictionary_would_do(parts: list[dict[Any, Any]], rows
             ((round(row["timestamp"].timestamp() * 1000) - START) // 1000, row["node"], row["gpu"]): row[
                 "DCGM_FI_DEV_GPU_TEMP"
             ]
-            for row in rows_of(result, "dcgm")
+            for row in rows_in(result, "dcgm")
         }
         assert found == expected
         assert sum(report.skipped.values()) == differences

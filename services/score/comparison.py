@@ -62,7 +62,7 @@ def _labels(one: Scored, other: Scored) -> list[Difference]:
 def _unexplained(one: Scored, other: Scored) -> list[Difference]:
     """Return what only one of two raised and no label explains: a false alarm, or where no truth is known a finding."""
     was, now = (
-        {_identity(o.finding): o for o in scored.outcomes if o.kind in _UNEXPLAINED and o.finding is not None}
+        {identity(o.finding): o for o in scored.outcomes if o.kind in _UNEXPLAINED and o.finding is not None}
         for scored in (one, other)
     )
     gone = [
@@ -80,5 +80,6 @@ def _unexplained(one: Scored, other: Scored) -> list[Difference]:
     return gone + new
 
 
-def _identity(finding: Finding) -> tuple[str, str, tuple[tuple[str, str | int], ...]]:
+def identity(finding: Finding) -> tuple[str, str, tuple[tuple[str, str | int], ...]]:
+    """Return what two findings of the same trouble share."""
     return finding.detector, finding.fault, tuple(sorted(finding.entity.items()))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from services.kit.entities import Entities as Numbered
 from services.kit.wire import WireError
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Floats
 from services.sink.naming import Key
@@ -38,51 +38,19 @@ class Rows:
     valid: Mask | None
 
 
-class Entities:
-    """What rows are about, numbered in order of appearance."""
+class Entities(Numbered):
+    """What rows of a message are about: all keys as text, "" for null."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
-        self.keys: list[Key] = []
-        self._index: dict[Key, int] = {}
+    keys: list[Key]
 
-    def of(self, batch: pa.RecordBatch) -> Ints:
-        """Return the entity of each row; raise WireError if a key column is missing (`unit` may be)."""
-        codes = np.zeros(batch.num_rows, np.int64)
-        texts: list[list[str]] = []
-        for name in self.columns:
-            column, names = _texts(batch, name)
-            codes = codes * len(names) + column
-            texts.append(names)
-        found, inverse = np.unique(codes, return_inverse=True)
-        numbers = np.empty(len(found), np.int64)
-        for i, code in enumerate(found.tolist()):
-            key: list[str] = []
-            for names in reversed(texts):
-                code, part = divmod(code, len(names))  # noqa: PLW2901 - peeled off column by column
-                key.append(names[part])
-            numbers[i] = self._number(tuple(reversed(key)))
-        return numbers[inverse]
-
-    def _number(self, key: Key) -> int:
-        number = self._index.setdefault(key, len(self.keys))
-        if number == len(self.keys):
-            self.keys.append(key)
-        return number
-
-
-def _texts(batch: pa.RecordBatch, name: str) -> tuple[Ints, list[str]]:
-    """Return a key column as codes and the texts they stand for, "" for null."""
-    if name not in batch.schema.names:
-        if name == "unit":
-            return np.zeros(batch.num_rows, np.int64), [""]
-        raise WireError(f"column {name} is missing")
-    column: Any = batch.column(name)
-    encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
-    texts = ["" if value is None else str(value) for value in encoded.dictionary.to_pylist()]
-    # Wide before the null is given a number: 128 names fill the int8 codes that the replay sends.
-    codes = encoded.indices.cast(pa.int64()).fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return codes, [*texts, ""]
+    def column(self, batch: pa.RecordBatch, name: str) -> tuple[Ints, list[str]]:
+        """Return a key column as codes and texts; raise WireError if it is missing (`unit` may be)."""
+        if name not in batch.schema.names:
+            if name == "unit":
+                return np.zeros(batch.num_rows, np.int64), [""]
+            raise WireError(f"column {name} is missing")
+        codes, values = super().column(batch, name)
+        return codes, ["" if value is None else str(value) for value in values]
 
 
 @dataclass(frozen=True, slots=True)

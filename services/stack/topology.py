@@ -28,13 +28,7 @@ from services.stack.toolchain import JAVA, look_for
 
 # Raw for 30 days, 5-minute resolution to 90, 1-hour to 365: the retention of the Blue Vela report.
 RETENTION = {"raw": "30d", "5m": "90d", "1h": "365d"}
-_PORTS = (
-    "kafka_port", "kafka_controller_port", "prometheus_port", "alertmanager_port", "sidecar_http_port",
-    "sidecar_grpc_port", "receive_write_port", "receive_http_port", "receive_grpc_port", "store_http_port",
-    "store_grpc_port", "query_http_port", "query_grpc_port", "compact_http_port", "prometheus_monitor_port",
-    "sidecar_monitor_http_port", "sidecar_monitor_grpc_port",
-)  # fmt: skip
-_PAIR_PORTS = ("prometheus_1_port", "sidecar_1_http_port", "sidecar_1_grpc_port")
+_PORTS = [name for name in StackSettings.model_fields if name.endswith("_port")]
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ def servers(settings: StackSettings) -> Mapping[str, tuple[str, ...]]:
 def describe(settings: StackSettings, state_dir: Path, binaries: Mapping[str, Path], book: PortBook) -> Topology:
     """Describe the stack that keeps its state in `state_dir`. Raises UserError where a chosen port is in use."""
     after = servers(settings)
-    names = (*_PORTS, *_PAIR_PORTS) if settings.prometheus_pair else _PORTS
+    names = [name for name in _PORTS if settings.prometheus_pair or "_1_" not in name]
     chosen = {name: getattr(settings, name) for name in names}
     # The chosen ports first, so that no free one is handed out that a later setting asks for.
     taken = {n: book.take(p, setting=f"{ENV_PREFIX}{n.upper()}") for n, p in chosen.items() if p}

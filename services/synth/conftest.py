@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from services.recording.reader import Recording
 from services.synth.make import make_recording
@@ -84,6 +85,21 @@ class Telemetry:
         if but is not None:
             pick &= nodes != but
         return self.column("dcgm", field)[pick]
+
+    def of(self, field: str, node: str, gpu: int, begin: float = 0.0, end: float = np.inf) -> Floats:
+        """Values of a field of one GPU in a stretch."""
+        seconds = self.seconds("dcgm")
+        pick = (seconds >= begin) & (seconds < end) & self.rows_of(node, gpu)
+        return np.asarray(self.column("dcgm", field)[pick])
+
+    def rows_of(self, node: str, gpu: int) -> NDArray[np.bool_]:
+        """Which rows are of one GPU."""
+        return np.asarray((self.column("dcgm", "node") == node) & (self.column("dcgm", "gpu") == gpu))
+
+
+def made_of(folder: Path, happenings: list[dict[str, Any]]) -> Telemetry:
+    """Return the small story's recording with other happenings."""
+    return Telemetry(make_recording(write_files(folder, {"happenings": happenings}), folder / "out" / "tiny-brake"))
 
 
 @pytest.fixture(scope="session")

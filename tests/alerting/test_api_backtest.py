@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from services.api.conftest import Client, client_of, settings_at
+from services.api.conftest import Client, client_of, over, settings_at
 from services.cli.main import app
-from services.kit.wait import until
 from services.recording.instants import format_instant
 from services.recording.model import Label
 from services.recording.reader import Recording
@@ -87,14 +86,6 @@ def asked(tickets: str) -> dict[str, Any]:
 def made(api: Client, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a backtest's task and its figures."""
     return done(api, api.post("/api/v1/backtests", json=asked))
-
-
-def over(api: Client, answer: Any) -> dict[str, Any]:
-    assert answer.status_code == 201, answer.text
-    path = f"/api/v1/tasks/{answer.json()['id']}"
-    until(lambda: api.get(path).json()["state"] not in ("queued", "running"), what=path)
-    task: dict[str, Any] = api.get(path).json()
-    return task
 
 
 def done(api: Client, answer: Any) -> tuple[str, dict[str, Any]]:

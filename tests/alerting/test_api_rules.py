@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.api.conftest import Client, client_of, run_over, settings_at
-from services.kit.wait import until
+from services.api.conftest import Client, client_of, over, run_over, settings_at
 from services.rules.evaluation import evaluator_program
 from tests.small import Brake, small_recording
 
@@ -53,11 +52,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def evaluated(api: Client, **asked: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    answer = api.post("/api/v1/evaluations", json=asked)
-    assert answer.status_code == 201, answer.text
-    path = f"/api/v1/tasks/{answer.json()['id']}"
-    until(lambda: api.get(path).json()["state"] not in ("queued", "running"), timeout_s=240, what=path)
-    task = api.get(path).json()
+    task = over(api, api.post("/api/v1/evaluations", json=asked), timeout_s=240)
     assert task["state"] == "done", task
     return task, api.get(f"/api/v1/evaluations/{task['id']}").json()
 

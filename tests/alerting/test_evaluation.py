@@ -3,7 +3,9 @@
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -41,6 +43,20 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 def evaluated(evaluator: Path, recording: Recording) -> Evaluated:
     """What hindcast's own rules do over it."""
     return evaluate(evaluator, recording, rule_files(ROOT / "alert-rules"))
+
+
+Over = Callable[..., Evaluated]
+
+
+@pytest.fixture
+def over(evaluator: Path, recording: Recording, tmp_path: Path) -> Over:
+    """Evaluate the rules of a text over the recording; named arguments are settings."""
+
+    def of(rules: str, **settings: Any) -> Evaluated:
+        (tmp_path / "mine.yaml").write_text(rules, encoding="utf-8")
+        return evaluate(evaluator, recording, [tmp_path / "mine.yaml"], Settings(**settings))
+
+    return of
 
 
 def only(evaluated: Evaluated, state: str) -> list[Change]:
@@ -101,14 +117,12 @@ groups:
 """
 
 
-def test_rules_that_people_bring(evaluator: Path, recording: Recording, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(OWN, encoding="utf-8")
-    reads = reads_of(evaluator, [mine])
+def test_rules_that_people_bring(over: Over, evaluator: Path, tmp_path: Path) -> None:
+    dump = tmp_path / "recorded.txt"
+    found = over(OWN, replay="r1", openmetrics=dump)
+    reads = reads_of(evaluator, [tmp_path / "mine.yaml"])
     assert set(reads.names) == {"DCGM_FI_DEV_POWER_USAGE", "instance:power:sum", "up"}
     assert not reads.all
-    dump = tmp_path / "recorded.txt"
-    found = evaluate(evaluator, recording, [mine], Settings(replay="r1", openmetrics=dump))
     # A scrape now and then is missed, which `up` says; nothing else fires.
     assert {change.labels["alertname"] for change in found.changes} == {"Always", "Down"}
     assert all(change.labels["replay"] == "r1" for change in found.changes if change.labels["alertname"] == "Down")
@@ -172,12 +186,8 @@ groups:
 """
 
 
-def test_a_rule_that_stands_before_what_it_reads_sees_that_of_the_moment_before(
-    evaluator: Path, recording: Recording, tmp_path: Path
-) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(IN_ORDER, encoding="utf-8")
-    fired = {change.labels["alertname"]: change.at for change in only(evaluate(evaluator, recording, [mine]), "firing")}
+def test_a_rule_that_stands_before_what_it_reads_sees_that_of_the_moment_before(over: Over) -> None:
+    fired = {change.labels["alertname"]: change.at for change in only(over(IN_ORDER), "firing")}
     assert fired["BeforeIt"] == fired["AfterIt"] + 15_000
     assert fired["InAnotherGroup"] == fired["AfterIt"]
 
@@ -194,13 +204,10 @@ groups:
 """
 
 
-def test_what_rules_record_is_the_same_each_time_to_the_last_digit(
-    evaluator: Path, recording: Recording, tmp_path: Path
-) -> None:
-    mine, dumps = tmp_path / "mine.yaml", [tmp_path / f"{number}.txt" for number in range(4)]
-    mine.write_text(EQUAL, encoding="utf-8")
+def test_what_rules_record_is_the_same_each_time_to_the_last_digit(over: Over, tmp_path: Path) -> None:
+    dumps = [tmp_path / f"{number}.txt" for number in range(4)]
     for dump in dumps:
-        evaluate(evaluator, recording, [mine], Settings(openmetrics=dump))
+        over(EQUAL, openmetrics=dump)
     texts = {dump.read_bytes() for dump in dumps}
     assert len(texts) == 1
     assert b"gpu:equal:topk{" in texts.pop()
@@ -216,16 +223,11 @@ def within(found: Evaluated, begin: int, end: int) -> list[str]:
 @pytest.mark.parametrize(("begin_s", "end_s"), [(200, 290), (270, 390), (350, 480)])
 @pytest.mark.parametrize("rules", [LOOKS_BACK, LOOKS_BACK + OF_ITSELF])
 def test_what_cannot_matter_for_what_is_asked_is_not_evaluated(
-    evaluator: Path, recording: Recording, tmp_path: Path, rules: str, begin_s: int, end_s: int
+    over: Over, recording: Recording, rules: str, begin_s: int, end_s: int
 ) -> None:
     """Alerts fire and clear at the same moments; of rules that look back at themselves nothing early is left out."""
-    file = tmp_path / "mine.yaml"
-    file.write_text(rules, encoding="utf-8")
     begin, end = (recording.manifest.start + 1000 * second for second in (begin_s, end_s))
-
-    whole, part = (
-        evaluate(evaluator, recording, [file], Settings(lookback="1m", about=about)) for about in (None, (begin, end))
-    )
+    whole, part = (over(rules, lookback="1m", about=about) for about in (None, (begin, end)))
     assert within(part, begin, end) == within(whole, begin, end) != []
     assert part.rounds < whole.rounds or (rules != LOOKS_BACK and end_s + 120 > 480)
 
@@ -261,13 +263,11 @@ groups:
 
 
 def test_it_is_reported_how_near_the_comparisons_of_a_rule_came(
-    evaluator: Path, recording: Recording, tmp_path: Path
+    over: Over, recording: Recording, tmp_path: Path
 ) -> None:
-    mine, dump = tmp_path / "near.yaml", tmp_path / "recorded.txt"
-    mine.write_text(NEAR, encoding="utf-8")
+    dump = tmp_path / "recorded.txt"
     start, end = recording.manifest.start + 200_000, recording.manifest.start + 300_000
-    settings = Settings(openmetrics=dump, about=(start, end), near=["AboveItsNode", "Parts", "Inner"])
-    came = evaluate(evaluator, recording, [mine], settings).came
+    came = over(NEAR, openmetrics=dump, about=(start, end), near=["AboveItsNode", "Parts", "Inner"]).came
     recorded: dict[tuple[str, str, str], dict[int, float]] = {}
     for line in dump.read_text(encoding="utf-8").splitlines():
         if line.startswith(("gpu:watts{", "node:watts:max{")):
@@ -301,17 +301,12 @@ def test_it_is_reported_how_near_the_comparisons_of_a_rule_came(
     assert {one.rule for one in came} == {"AboveItsNode", "Parts", "Inner"}
 
 
-def test_what_stops_is_seen_at_once_by_its_staleness_marker(
-    evaluator: Path, recording: Recording, tmp_path: Path
-) -> None:
+def test_what_stops_is_seen_at_once_by_its_staleness_marker(over: Over) -> None:
     """The sink's own markers: without them a lost series would count for five minutes more."""
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(
+    found = over(
         "groups: [{name: g, rules: [{alert: Seen, expr: 'count(DCGM_FI_DEV_GPU_TEMP) > 0'},"
-        " {alert: Codes, expr: 'count by (err_code) (DCGM_FI_DEV_XID_ERRORS) > 0'}]}]",
-        encoding="utf-8",
+        " {alert: Codes, expr: 'count by (err_code) (DCGM_FI_DEV_XID_ERRORS) > 0'}]}]"
     )
-    found = evaluate(evaluator, recording, [mine])
     assert {change.labels["alertname"] for change in only(found, "firing")} == {"Seen", "Codes"}
     assert all("err_code" in c.labels for c in found.changes if c.labels["alertname"] == "Codes")
 
@@ -324,16 +319,11 @@ def test_a_file_that_is_wrong_is_reported_in_prometheus_words(recording: Recordi
     assert caught.value.exit_code == 2
 
 
-def test_a_rule_that_fails_at_run_time_is_reported_and_the_rest_goes_on(
-    evaluator: Path, recording: Recording, tmp_path: Path
-) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(
+def test_a_rule_that_fails_at_run_time_is_reported_and_the_rest_goes_on(over: Over) -> None:
+    found = over(
         "groups: [{name: g, rules: [{alert: Many, expr: 'DCGM_FI_DEV_GPU_TEMP * on (cluster) DCGM_FI_DEV_POWER_USAGE'},"
-        " {alert: Always, expr: 'vector(1)'}]}]",
-        encoding="utf-8",
+        " {alert: Always, expr: 'vector(1)'}]}]"
     )
-    found = evaluate(evaluator, recording, [mine])
     assert "many-to-many" in found.errors["Many"]
     assert [change.labels["alertname"] for change in only(found, "firing")] == ["Always"]
 

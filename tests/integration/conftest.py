@@ -176,21 +176,26 @@ def sender(kafka: KafkaSettings) -> Iterator[KafkaProducer]:
     client.close()
 
 
+@contextmanager
+def detecting(stack: Stack, name: str, state_dir: Path, **env: str) -> Iterator[ManagedProcess]:
+    """Run a detect of a test's own beside a stack."""
+    with _running(stack, name, "detect", HINDCAST_DETECT_STATE_DIR=str(state_dir), **env) as process:
+        yield process
+
+
+@contextmanager
+def _running(stack: Stack, name: str, module: str, **env: str) -> Iterator[ManagedProcess]:
+    port = stack.service_context().ports.take()
+    own = {"HINDCAST_KAFKA_BOOTSTRAP": stack.addresses.kafka, "HINDCAST_STATUS_PORT": str(port)}
+    yield stack.add_process(python_service(name, f"services.{module}", port=port, env=own | env))
+    stack.remove(name)
+
+
 @pytest.fixture
-def start_service(stack: Stack, kafka: KafkaSettings) -> Iterator[StartService]:
+def start_service(stack: Stack, kafka: KafkaSettings) -> Iterator[StartService]:  # noqa: ARG001 - its topics are there
     """Start a service of hindcast under a name; whatever was started is ended."""
-    names: list[str] = []
-
-    def begin(name: str, module: str, **env: str) -> ManagedProcess:
-        port = stack.service_context().ports.take()
-        own = {"HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap, "HINDCAST_STATUS_PORT": str(port)}
-        process = stack.add_process(python_service(name, f"services.{module}", port=port, env=own | env))
-        names.append(name)
-        return process
-
-    yield begin
-    for name in names:
-        stack.remove(name)
+    with ExitStack() as started:
+        yield lambda name, module, **env: started.enter_context(_running(stack, name, module, **env))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,6 +26,7 @@ from services.stack.hindcast_services import python_service
 from services.stack.runner import Stack
 from services.stack.spec import ProcessSpec
 from tests import web
+from tests.integration.conftest import detecting
 from tests.integration.recorded_feed import records_of
 from tests.remote_written import lines_of, requests_of
 from tests.small import Brake, small_recording
@@ -50,18 +51,13 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.fixture(scope="module")
 def _detect(stack: Stack, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    port = stack.service_context().ports.take()
     env = {
-        "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
-        "HINDCAST_STATUS_PORT": str(port),
-        "HINDCAST_DETECT_STATE_DIR": str(tmp_path_factory.mktemp("detect")),
         # What of a stream comes later is at most that of one part, and a loaded machine may take seconds for the next.
         "HINDCAST_DETECT_LATENESS_S": str(2 * _EACH_MS // 1000),
         "HINDCAST_DETECT_IDLE_TIMEOUT_S": "10",
     }
-    stack.add_process(python_service("detect-live", "services.detect", port=port, env=env))
-    yield
-    stack.remove("detect-live")
+    with detecting(stack, "detect-live", tmp_path_factory.mktemp("detect"), **env):
+        yield
 
 
 class Gateway:

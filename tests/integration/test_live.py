@@ -27,7 +27,7 @@ from services.live.start import Asked, Run, prepare
 from services.live.stretches import Site
 from services.notify.settings import NotifySettings
 from services.recording.embedded import findings_of
-from services.recording.importers.parts.series.query_api import Access, QueryApi
+from services.recording.importers.parts.series.query_api import QueryApi
 from services.recording.importers.prometheus import convert
 from services.recording.instants import format_instant
 from services.recording.model import Node, Topology
@@ -35,7 +35,7 @@ from services.recording.reader import Recording
 from services.stack.runner import Stack
 from tests import web
 from tests.integration.receivers import Receiver, notified
-from tests.integration.watched import EVERY_S, Watch, followed
+from tests.integration.watched import EVERY_S, Watch, api_of, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
@@ -101,14 +101,10 @@ def _notify(stack: Stack) -> NotifySettings:
     return NotifySettings.model_validate(settings)
 
 
-def _api(stack: Stack) -> QueryApi:
-    return QueryApi(Access(stack.addresses.prometheus, retries=0))
-
-
 def test_live_findings_are_those_of_what_was_captured(stack: Stack, span: tuple[int, int], replayed: list[str]) -> None:
     start, end = span
     watch = Watch(start + 180_000)
-    with _api(stack) as api:
+    with api_of(stack) as api:
         run = _prepared(stack, api, watch, lookback_ms=240_000)
         assert (run.origin.cluster, len(run.feed.topology.nodes)) == ("vela", 4)
         followed(Follower(run, [watch], wall_ms=watch.now), watch, end + 30_000)
@@ -124,7 +120,7 @@ def test_machines_whose_series_ended_are_forgotten_but_for_those_that_are_given(
     watch = Watch(end - 30_000)
     site = Site(Topology(nodes=[Node(name="v003", rack="r1")]), forget_ms=120_000)
     detection = Detection(choose(), TABLE.configure({}))
-    with _api(stack) as api:
+    with api_of(stack) as api:
         asked = Asked(lateness_ms=5_000, lookback_ms=60_000, site=site)
         run = prepare(api, asked, detection, wall_ms=watch.now, monotonic=time.monotonic)
         follower = Follower(run, [watch], wall_ms=watch.now)
@@ -143,7 +139,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
     start, end = span
     asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state", "alertmanager": _notify(stack)}
     watch = Watch(start + 180_000)
-    with _api(stack) as api:
+    with api_of(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
         followed(follower, watch, start + 300_000)
         assert [line for line in watch.reported if '"power_throttle"' in line]
@@ -152,7 +148,7 @@ def test_neither_an_outage_nor_a_kill_changes_a_finding_or_an_alert(
         # Killed a minute after its state was saved: what was found since is found again.
         followed(follower, watch, start + 360_000)
     del watch.found[saved:]
-    with _api(stack) as api:
+    with api_of(stack) as api:
         run = _prepared(stack, api, watch, **asked)
         assert run.goes_on
         assert [line.id for line in run.open_lines] == [json.loads(line)["id"] for line in watch.found]
@@ -190,7 +186,7 @@ def test_a_restart_with_other_settings_leaves_nothing_open_and_raises_nothing_ag
         {"power_throttle": {"enabled": False}},
     ]
     for until_ms, overrides in zip((300_000, 330_000, 420_000), changed, strict=True):
-        with _api(stack) as api:
+        with api_of(stack) as api:
             run = _prepared(stack, api, watch, overrides, **asked)
             assert run.goes_on is bool(overrides)
             follower = Follower(run, [watch], wall_ms=watch.now)
@@ -213,7 +209,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
     )
     watch, before = Watch(start + 300_000), len(webhook.taken)
     with (
-        _api(stack) as api,
+        api_of(stack) as api,
         _kept_open(stack, api, watch, asked) as run,
         shown(api_settings, run) as (live, address),
         httpx.Client(base_url=f"{address}/api/v1") as console,
@@ -240,7 +236,7 @@ def test_what_people_do_about_a_finding_reaches_alertmanager_and_outlasts_a_kill
         assert console.post(f"{finding}/close", json={"note": "again"}).status_code == 409
         # Killed before the follower took it: the store has it, the state has not.
     with (
-        _api(stack) as api,
+        api_of(stack) as api,
         _kept_open(stack, api, watch, asked) as run,
         shown(api_settings, run) as (live, address),
         httpx.Client(base_url=f"{address}/api/v1") as console,
@@ -273,13 +269,13 @@ def test_what_was_open_before_there_was_an_alertmanager_is_sent_to_the_one_that_
     start, _ = span
     watch = Watch(start + 300_000)
     asked: dict[str, Any] = {"lookback_ms": 240_000, "state": tmp_path / "state"}
-    with _api(stack) as api:
+    with api_of(stack) as api:
         follower = Follower(_prepared(stack, api, watch, **asked), [watch], wall_ms=watch.now)
         followed(follower, watch, start + 315_000)
         follower.save()
     before = len(webhook.taken)
     with (
-        _api(stack) as api,
+        api_of(stack) as api,
         _kept_open(stack, api, watch, asked | {"alertmanager": _notify(stack)}) as run,
     ):
         assert [json.loads(line.body)["fault"] for line in run.open_lines] == ["power_throttle"]

@@ -34,16 +34,15 @@ from services.live.follower import Follower
 from services.live.poll_loop import PollLoop
 from services.live.start import Asked, prepare
 from services.live.stretches import Site
-from services.recording.importers.parts.series.query_api import Access, QueryApi
 from services.recording.reader import Recording
 from services.sink.encode import Samples, request
 from services.sink.pages import Catalogue
-from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess
 from services.stack.runner import Stack
 from tests import web
+from tests.integration.conftest import detecting
 from tests.integration.recorded_feed import records_of
-from tests.integration.watched import Watch, followed
+from tests.integration.watched import Watch, api_of, followed
 from tests.remote_written import HEADERS_V2, requests_of
 from tests.small import Brake, small_recording
 
@@ -81,27 +80,19 @@ def _prometheus(stack: Stack) -> httpx.Client:
 
 @pytest.fixture(scope="module")
 def detect(stack: Stack, kafka: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedProcess]:
-    port = stack.service_context().ports.take()
     env = {
-        "HINDCAST_KAFKA_BOOTSTRAP": kafka.bootstrap,
-        "HINDCAST_STATUS_PORT": str(port),
-        "HINDCAST_DETECT_STATE_DIR": str(tmp_path_factory.mktemp("detect")),
         # By watermarks: what is silent for long, and what comes late, is nothing to wait for or to drop.
         "HINDCAST_DETECT_LATENESS_S": "0",
         "HINDCAST_DETECT_IDLE_TIMEOUT_S": "0.1",
     }
-    yield stack.add_process(python_service("detect-live-kafka", "services.detect", port=port, env=env))
-    stack.remove("detect-live-kafka")
-
-
-def _api(stack: Stack) -> QueryApi:
-    return QueryApi(Access(stack.addresses.prometheus, retries=0))
+    with detecting(stack, "detect-live-kafka", tmp_path_factory.mktemp("detect"), **env) as process:
+        yield process
 
 
 def _in_process(stack: Stack, watch: Watch, asked: Asked, end: int) -> Watch:
     """Return what `hindcast live` reports that detects by itself."""
     detection = Detection(choose(), TABLE.configure({}))
-    with _api(stack) as api:
+    with api_of(stack) as api:
         run = prepare(api, asked, detection, wall_ms=watch.now, monotonic=time.monotonic)
         followed(Follower(run, [watch], wall_ms=watch.now), watch, end, _EVERY_S)
     return watch
@@ -109,7 +100,7 @@ def _in_process(stack: Stack, watch: Watch, asked: Asked, end: int) -> Watch:
 
 @contextmanager
 def _sending(stack: Stack, kafka: KafkaSettings, watch: Watch, asked: Asked) -> Iterator[kafka_feed.Sending]:
-    with _api(stack) as api:
+    with api_of(stack) as api:
         sending = kafka_feed.prepare(api, asked, kafka, wall_ms=watch.now, ack_s=1.0)
         with closing(sending.outlet):
             yield sending
@@ -252,7 +243,7 @@ def test_rows_that_are_sent_again_change_no_finding_and_no_other_is_sent_twice(
     first = list(times)
     assert [at for at, _, _ in first] == sorted(at for at, _, _ in first)
     since = span.start + 30_000
-    with _api(stack) as api:
+    with api_of(stack) as api:
         held = api.raw(f'{{__name__="DCGM_FI_DEV_GPU_UTIL",cluster="{CLOCKED}"}}', since, watch.at)
     assert len([at for at, _, _ in first if at > since]) == int(np.count_nonzero(held.times <= sending.feed.at))
 

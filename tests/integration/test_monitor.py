@@ -10,10 +10,10 @@ import pytest
 from services.kit import topics
 from services.kit.kafka import KafkaSettings
 from services.kit.wait import until
-from services.stack.hindcast_services import python_service
 from services.stack.process import ManagedProcess, State
 from services.stack.runner import Stack
 from tests import web
+from tests.integration.conftest import detecting
 from tests.integration.monitored import hurried
 
 PIPELINE = Path(__file__).parents[2] / "alert-rules" / "pipeline.yaml"
@@ -33,15 +33,8 @@ def watched(stack: Stack) -> Iterator[Stack]:
 @pytest.fixture(scope="module")
 def detect(watched: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedProcess]:
     topics.create(KafkaSettings(bootstrap=watched.addresses.kafka))
-    port = watched.service_context().ports.take()
-    env = {
-        "HINDCAST_KAFKA_BOOTSTRAP": watched.addresses.kafka,
-        "HINDCAST_STATUS_PORT": str(port),
-        "HINDCAST_DETECT_STATE_DIR": str(tmp_path_factory.mktemp("detect")),
-        "HINDCAST_DETECT_INSTANCE": "detect",
-    }
-    yield watched.add_process(python_service(DETECT, "services.detect", port=port, env=env))
-    watched.remove(DETECT)
+    with detecting(watched, DETECT, tmp_path_factory.mktemp("detect"), HINDCAST_DETECT_INSTANCE="detect") as process:
+        yield process
 
 
 def ask(url: str, query: str) -> list[dict[str, Any]]:

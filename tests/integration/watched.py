@@ -2,6 +2,8 @@
 
 from services.kit.errors import UserError
 from services.live.poll_loop import News, PollLoop
+from services.recording.importers.parts.series.query_api import Access, QueryApi
+from services.stack.runner import Stack
 
 EVERY_S = 15.0
 
@@ -29,6 +31,11 @@ class Watch:
 
     def away(self, error: UserError) -> None:
         self.outages.append(error)
+
+
+def api_of(stack: Stack) -> QueryApi:
+    """Return what asks a stack's Prometheus."""
+    return QueryApi(Access(stack.addresses.prometheus, retries=0))
 
 
 def followed(loop: PollLoop, watch: Watch, end: int, every_s: float = EVERY_S) -> None:

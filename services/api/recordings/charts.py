@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from services.api.recordings.columns import Buckets, Chunk, Entities, Floats, Grid, Ints, Rates, chunks, plain
+from services.api.recordings.columns import KEYS, Buckets, Chunk, Floats, Grid, Ints, Rates, chunks, plain
 from services.api.recordings.library import Window
 from services.api.recordings.models import Band, Series, SeriesAnswer
+from services.kit.entities import Entities
 from services.recording.model import Job
 from services.recording.reader import Recording
 
@@ -40,7 +41,7 @@ class _Choice:
 
     def meet(self) -> None:
         """Look at the entities that have come up since."""
-        for keys, number in list(self._entities.numbers.items())[self._known :]:
+        for number, keys in enumerate(self._entities.keys[self._known :], self._known):
             key = "/".join(str(part) for part in keys)
             if not self._wanted or any(key == one or key.startswith(f"{one}/") for one in self._wanted):
                 if len(self.drawn) < MOST_SERIES:
@@ -49,7 +50,7 @@ class _Choice:
                     self.left_out += 1
             if len(self.peers) < MOST_PEERS and self._is_peer(keys):
                 self.peers[number] = len(self.peers)
-        self._known = len(self._entities.numbers)
+        self._known = len(self._entities.keys)
 
     def _is_peer(self, keys: tuple[str | int, ...]) -> bool:
         first = self._wanted[0].split("/") if self._wanted else [""]
@@ -99,18 +100,18 @@ def series(
     `entities` are keys joined by '/', or the first of them: ``v002`` is every GPU of that node; without any, all are
     meant. UserError (exit code 2): there is no such stream or field.
     """
-    table, buckets, rates = Entities(kind), Buckets.over(window, points), Rates()
+    table, buckets, rates = Entities(KEYS[kind]), Buckets.over(window, points), Rates()
     choice = _Choice(recording, kind, entities, window, table)
     drawn, others = Grid(buckets), Grid(buckets)
     reach = Window(window.start - 2 * buckets.ms, window.end) if rate else window
     for raw in chunks(recording, kind, field, reach, table):
         choice.meet()
         chunk = _within(rates.of(raw), window) if rate else raw
-        place = _places(choice.drawn, len(table.numbers))
+        place = _places(choice.drawn, len(table.keys))
         mine = place[chunk.entities] >= 0
         drawn.add(place[chunk.entities[mine]], chunk.times[mine], chunk.values[mine])
         if peers and choice.peers:
-            place = _places(choice.peers, len(table.numbers))
+            place = _places(choice.peers, len(table.keys))
             theirs = place[chunk.entities] >= 0
             others.add(place[chunk.entities[theirs]], chunk.times[theirs], chunk.values[theirs])
     return SeriesAnswer(
@@ -142,12 +143,11 @@ def _places(places: dict[int, int], count: int) -> Ints:
 
 def _series(table: Entities, choice: _Choice, grid: Grid) -> list[Series]:
     found: list[Series] = []
-    keys_of = list(table.numbers)
     for number, place in choice.drawn.items():
         low, high, mean = (plain(values) for values in grid.row(place))
-        keys = keys_of[number]
+        keys = table.keys[number]
         key = "/".join(str(part) for part in keys)
-        found.append(Series(key=key, entity=table.entity(keys), min=low, max=high, mean=mean))
+        found.append(Series(key=key, entity=dict(zip(table.columns, keys, strict=True)), min=low, max=high, mean=mean))
     return sorted(found, key=lambda one: [(not isinstance(part, int), part) for part in one.entity.values()])
 
 

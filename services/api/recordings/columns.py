@@ -1,15 +1,15 @@
 """A stream's column by entity and bucket of time: read batch by batch, with memory for entities times buckets only."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.api.models import Entity
 from services.api.recordings.library import Window
 from services.api.recordings.models import Values
+from services.kit.entities import Entities
 from services.kit.errors import UsageError
 from services.recording.reader import Recording, times_of
 from services.recording.schema import STREAMS
@@ -57,61 +57,11 @@ class Chunk:
     values: Floats
 
 
-class Entities:
-    """The entities of a stream as they come up: a number for each, by its keys."""
-
-    def __init__(self, kind: str) -> None:
-        self.keys = KEYS[kind]
-        self.numbers: dict[tuple[str | int, ...], int] = {}
-
-    def of(self, batch: Any) -> Ints:
-        """Return the entity's number for each row."""
-        codes = np.zeros(batch.num_rows, dtype=np.int64)
-        names: list[list[str | int]] = []
-        for key in self.keys:
-            own, known = _codes(batch.column(key))
-            codes = codes * max(1, len(known)) + own
-            names.append(known)
-        distinct, inverse = _distinct(codes)
-        numbers = np.empty(len(distinct), dtype=np.int64)
-        for place, code in enumerate(distinct.tolist()):
-            parts: list[str | int] = []
-            for known in reversed(names):
-                code, at = divmod(code, max(1, len(known)))  # noqa: PLW2901 - digit by digit
-                parts.append(known[at])
-            numbers[place] = self.numbers.setdefault(tuple(reversed(parts)), len(self.numbers))
-        return numbers[inverse]
-
-    def entity(self, keys: Sequence[str | int]) -> Entity:
-        """Return an entity's keys by name."""
-        return dict(zip(self.keys, keys, strict=True))
-
-
 KEYS: Mapping[str, tuple[str, ...]] = {
     kind: tuple(key for key in schema.key_names if key != "iteration" and (kind, key) != ("steps", "node"))
     for kind, schema in STREAMS.items()
 }
 """What names a line on a chart, by kind: of steps, a rank of a job."""
-
-
-def _codes(column: Any) -> tuple[Ints, list[str | int]]:
-    if hasattr(column, "indices"):
-        return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist()
-    values, inverse = _distinct(column.to_numpy(zero_copy_only=False).astype(np.int64))
-    return inverse, values.tolist()
-
-
-def _distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Return the values there are, ascending, and the place of each; without sorting where they lie close together."""
-    least = int(values.min()) if len(values) else 0
-    reach = int(values.max()) - least + 1 if len(values) else 0
-    if reach > 4 * len(values) + 65_536:
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return distinct, inverse.astype(np.int64)
-    there = np.zeros(reach, dtype=bool)
-    there[values - least] = True
-    place: Ints = np.cumsum(there) - 1
-    return np.flatnonzero(there) + least, place[values - least]
 
 
 def chunks(recording: Recording, kind: str, field: str, window: Window, entities: Entities) -> Iterator[Chunk]:

@@ -3,10 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from services.api.recordings.columns import Buckets, Entities, chunks
+from services.api.recordings.columns import KEYS, Buckets, chunks
 from services.api.recordings.library import Window
 from services.api.recordings.models import Heatmap, HeatRow
 from services.api.runs.models import Finding
+from services.kit.entities import Entities
 from services.kit.times import parse_time
 from services.recording.reader import Recording
 from services.recording.schema import STREAMS
@@ -72,9 +73,9 @@ def _readings(
     field = _UTILISATION if _UTILISATION in names else next((n for n in names if n.startswith("DCGM_")), None)
     if field is None:
         return cells
-    table = Entities("dcgm")
+    table = Entities(KEYS["dcgm"])
     for chunk in chunks(recording, "dcgm", field, window, table):
-        place = np.array([rows.get((str(keys[0]), int(keys[1])), -1) for keys in table.numbers], dtype=np.int64)
+        place = np.array([rows.get((str(keys[0]), int(keys[1])), -1) for keys in table.keys], dtype=np.int64)
         row = place[chunk.entities]
         known = row >= 0
         idle = chunk.values[known] < _IDLE_PERCENT if field == _UTILISATION else np.zeros(int(known.sum()), dtype=bool)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.api.conftest import SMALL, Client, client_of, run_over, settings_at
+from services.api.conftest import SMALL, Client, client_of, over, run_over, settings_at
 from services.api.store import Store
-from services.api.tasks.test_tasks import over
 from services.kit.wait import until
 from services.recording.reader import Recording
 from services.synth.library import ensure_recording, scenario_paths

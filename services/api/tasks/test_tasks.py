@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from services.api.conftest import SMALL, Client, client_of, run_over, settings_at
+from services.api.conftest import SMALL, Client, client_of, over, run_over, settings_at
 from services.api.runs.lifecycle import Lifecycle
 from services.api.runs.workers import Workers
 from services.kit.errors import UserError
@@ -44,14 +44,6 @@ def done(folder: Path) -> Iterator[Done]:
 def api(tmp_path: Path) -> Iterator[Client]:
     with client_of(settings_at(tmp_path, unpacked_bytes=2_000_000, task_workers=2)) as client:
         yield client
-
-
-def over(client: Client, answer: Any) -> Any:
-    """Return a task once it is over."""
-    assert answer.status_code == 201, answer.text
-    path = f"/api/v1/tasks/{answer.json()['id']}"
-    until(lambda: client.get(path).json()["state"] not in ("queued", "running"), what=path)
-    return client.get(path).json()
 
 
 def packed(files: dict[str, bytes]) -> bytes:

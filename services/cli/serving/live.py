@@ -216,7 +216,7 @@ def _send(api: "QueryApi", asked: "Asked", bootstrap: str, every_s: float) -> No
     from services.kit.kafka import KafkaSettings
     from services.kit.service import stop_on_signals
     from services.kit.settings import load
-    from services.kit.times import format_time, wall_ms
+    from services.kit.times import to_the_second, wall_ms
     from services.live.kafka_feed import prepare
     from services.live.poll_loop import PollLoop
     from services.live.terminal import Progress
@@ -225,7 +225,7 @@ def _send(api: "QueryApi", asked: "Asked", bootstrap: str, every_s: float) -> No
     with closing(sending.outlet):
         stop = stop_on_signals()
         progress = Progress(sending.feed, typer.echo, sending.until)
-        since = f"{format_time(sending.feed.at)[:19]}Z"
+        since = to_the_second(sending.feed.at)
         words = f"to Kafka at {bootstrap}, "
         if sending.goes_on:
             words += f"going on from {since}"

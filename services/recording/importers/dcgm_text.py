@@ -18,13 +18,11 @@ from services.recording.importers.contract import Draft, Progress, Report, silen
 from services.recording.importers.parts.moments import LATEST, DumpClock, dump_clock, plausible
 from services.recording.importers.parts.schedulers.derived_jobs import JobSpans
 from services.recording.importers.parts.series.census import FALLBACK, Census, Place
-from services.recording.importers.parts.series.pivot import Wide, interval_s
+from services.recording.importers.parts.series.series_intake import WideRows
 from services.recording.importers.parts.source_files import SourceFiles, node_by_path, where
-from services.recording.schema import STREAMS
 
 SAMPLES_A_FILE = 8_000_000
 """Of one file, in memory until its rows are whole: some 300 MB."""
-_SAMPLES_AT_ONCE = 300_000
 _LINE = re.compile(
     r"(?P<head>(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)?"  # none as promtool tsdb dump writes it
     r'(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?)'
@@ -67,9 +65,9 @@ class _Import:
     clock: DumpClock
     node: str
     report: Report
+    rows: WideRows
     census: Census = field(default_factory=Census)
     jobs: JobSpans = field(default_factory=JobSpans)
-    wide: dict[str, Wide] = field(default_factory=dict)
     places: dict[tuple[str, str], Place | str] = field(default_factory=dict)
     taken: Counter[str] = field(default_factory=Counter)
     timed_by: Counter[str] = field(default_factory=Counter)
@@ -94,20 +92,18 @@ def convert(
     """
     report = Report()
     files = SourceFiles(source, report, progress)
-    work = _Import(files, dump_clock(files.root, start, every, timezone), node, report)
-    intervals: dict[str, float | None] = {}
+    clock = dump_clock(files.root, start, every, timezone)
     with Draft(out, report) as draft:
+        work = _Import(files, clock, node, report, WideRows(draft))
         for path in files.paths:
             _file(work, path)
-            if sum(wide.samples for wide in work.wide.values()) >= _SAMPLES_AT_ONCE:
-                _flush(work, draft, intervals)
-        _flush(work, draft, intervals)
+            work.rows.make_room()
+        work.rows.flush()
         topology = work.census.topology()
         draft.add_jobs(work.jobs.jobs(work.latest, topology, report.skip))
-        repeated = sum(wide.repeated for wide in work.wide.values())
-        if repeated:
+        if work.rows.repeated:
             reason = "another sample had that reading already (dcgm-exporter repeats it for every job on a GPU)"
-            report.skip(reason, files.root.name, repeated)
+            report.skip(reason, files.root.name, work.rows.repeated)
         notes = {
             "option": "files' times are counted from --start",
             "name": f"files' times are those in their names ({timezone})",
@@ -181,8 +177,7 @@ def _sample(work: _Import, scrape: _Scrape, line: str, fallback: str) -> str | N
     if math.isinf(value) or (math.isnan(value) and stream != "steps") or (stream == "dcgm" and value in _BLANK):
         return "a reading that is not there (blank or NaN)"
     key = stream, place.reading.column
-    wide = work.wide.setdefault(stream, Wide(stream))
-    scrape.entities.setdefault(key, []).append(wide.entity(place.key))
+    scrape.entities.setdefault(key, []).append(work.rows.of(stream).entity(place.key))
     scrape.values.setdefault(key, []).append((value - place.reading.offset) / place.reading.scale)
     scrape.times.setdefault(key, []).append(at)
     scrape.node = scrape.node or str(place.key[0])
@@ -233,20 +228,11 @@ def _settle(work: _Import, scrape: _Scrape, moment: int) -> None:
     """Give the samples of a file their times."""
     for (stream, column), entities in scrape.entities.items():
         times = [moment if math.isnan(at) else int(at) for at in scrape.times[stream, column]]
-        work.wide[stream].add_few(column, entities, times, scrape.values[stream, column])
+        work.rows.of(stream).add_few(column, entities, times, scrape.values[stream, column])
         work.latest = max(work.latest, *times)
     for owner, span in scrape.jobs.items():
         first, last = (moment if math.isnan(at) else int(at) for at in span)
         work.jobs.seen(owner.reading.stream, owner, first, last)
-
-
-def _flush(work: _Import, draft: Draft, intervals: dict[str, float | None]) -> None:
-    for stream, wide in work.wide.items():
-        batch = wide.rows()
-        if batch is not None and batch.num_rows:
-            keys = [name for name in STREAMS[stream].key_names if name != "iteration"]
-            intervals[stream] = intervals.get(stream) or interval_s(batch, keys)
-            draft.add(stream, batch, interval_s=intervals[stream] if stream != "steps" else None)
 
 
 _METRICS = re.compile(r"^(?:# (?:HELP|TYPE|UNIT) [a-zA-Z_:]|[a-zA-Z_:][a-zA-Z0-9_:]*\{.*\} +[-+\d.NI])", re.MULTILINE)

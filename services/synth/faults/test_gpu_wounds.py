@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from services.recording.validate import validate_recording
-from services.synth.conftest import GPUS, NODES, Telemetry, write_files
+from services.synth.conftest import GPUS, NODES, Telemetry, made_of, write_files
 from services.synth.make import make_recording
-from services.synth.physics.effects import Floats
 
 DEV, PROF = "DCGM_FI_DEV_", "DCGM_FI_PROF_"
 AT, UNTIL = 150.0, 420.0
@@ -28,21 +27,14 @@ HAPPENINGS = [
 
 @pytest.fixture(scope="module")
 def wounded(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
-    folder = tmp_path_factory.mktemp("wounded")
-    return Telemetry(make_recording(write_files(folder, {"happenings": HAPPENINGS}), folder / "out" / "tiny-brake"))
-
-
-def of(telemetry: Telemetry, field: str, node: str, gpu: int, begin: float = 0.0, end: float = 600.0) -> Floats:
-    seconds = telemetry.seconds("dcgm")
-    pick = (np.array(telemetry.column("dcgm", "node")) == node) & (telemetry.column("dcgm", "gpu") == gpu)
-    return np.asarray(telemetry.column("dcgm", field)[pick & (seconds >= begin) & (seconds < end)])
+    return made_of(tmp_path_factory.mktemp("wounded"), HAPPENINGS)
 
 
 def grown(telemetry: Telemetry, field: str, begin: float, end: float) -> dict[tuple[str, int], float]:
     """Return by how much a counter grew in a stretch, for every GPU."""
     names = [f"t{number:02d}" for number in range(1, NODES + 1)]
     return {
-        (node, gpu): float(np.ptp(of(telemetry, field, node, gpu, begin, end))) for node in names for gpu in range(GPUS)
+        (node, gpu): float(np.ptp(telemetry.of(field, node, gpu, begin, end))) for node in names for gpu in range(GPUS)
     }
 
 
@@ -56,23 +48,23 @@ def test_it_is_valid(wounded: Telemetry) -> None:
 
 
 def test_a_degraded_link_shows_its_generation_and_carries_little_and_sends_again(wounded: Telemetry) -> None:
-    gen = of(wounded, DEV + "PCIE_LINK_GEN", "t01", 0)
-    assert set(of(wounded, DEV + "PCIE_LINK_GEN", "t01", 0, AT + 10, UNTIL - 10)) == {1}
+    gen = wounded.of(DEV + "PCIE_LINK_GEN", "t01", 0)
+    assert set(wounded.of(DEV + "PCIE_LINK_GEN", "t01", 0, AT + 10, UNTIL - 10)) == {1}
     assert set(gen) == {1, 4}
-    assert set(of(wounded, DEV + "PCIE_LINK_GEN", "t01", 1)) == {4}
+    assert set(wounded.of(DEV + "PCIE_LINK_GEN", "t01", 1)) == {4}
     for direction in ("TX", "RX"):
         field = f"{PROF}PCIE_{direction}_BYTES"
-        culprit = of(wounded, field, "t01", 0, AT + 10, UNTIL - 10)
+        culprit = wounded.of(field, "t01", 0, AT + 10, UNTIL - 10)
         assert culprit.max() <= 1.2e9
-        assert of(wounded, field, "t03", 0, AT + 10, UNTIL - 10).max() > 1.6 * culprit.max()
+        assert wounded.of(field, "t03", 0, AT + 10, UNTIL - 10).max() > 1.6 * culprit.max()
     only(grown(wounded, DEV + "PCIE_REPLAY_COUNTER", AT, UNTIL), ("t01", 0), 150)
 
 
 def test_contention_slows_a_link_and_nothing_else_about_it(wounded: Telemetry) -> None:
-    during = of(wounded, PROF + "PCIE_TX_BYTES", "t01", 1, 485, 565)
+    during = wounded.of(PROF + "PCIE_TX_BYTES", "t01", 1, 485, 565)
     assert during.max() <= 1.5e9
-    assert of(wounded, PROF + "PCIE_TX_BYTES", "t01", 1, 300, 470).max() > 1.6e9
-    assert np.ptp(of(wounded, DEV + "PCIE_REPLAY_COUNTER", "t01", 1)) <= 1
+    assert wounded.of(PROF + "PCIE_TX_BYTES", "t01", 1, 300, 470).max() > 1.6e9
+    assert np.ptp(wounded.of(DEV + "PCIE_REPLAY_COUNTER", "t01", 1)) <= 1
 
 
 def test_a_bad_nvlink_counts_errors_and_loses_bandwidth(wounded: Telemetry) -> None:
@@ -82,12 +74,12 @@ def test_a_bad_nvlink_counts_errors_and_loses_bandwidth(wounded: Telemetry) -> N
     only(grown(wounded, DEV + "NVLINK_REPLAY_ERROR_COUNT_TOTAL", AT, UNTIL), culprit, 180)
     only(grown(wounded, DEV + "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", AT, UNTIL), culprit, 80)
     mine, peers = (
-        of(wounded, PROF + "NVLINK_TX_BYTES", *place, AT + 30, AT + 120).mean() for place in (culprit, ("t03", 0))
+        wounded.of(PROF + "NVLINK_TX_BYTES", *place, AT + 30, AT + 120).mean() for place in (culprit, ("t03", 0))
     )
     assert mine < 0.75 * peers
     lines = [event for event in wounded.recording.events() if "Xid" in event.message and ": 74," in event.message]
     assert [(event.node, "0000:0f:00" in event.message) for event in lines] == [("t02", True)]
-    assert of(wounded, DEV + "XID_ERRORS", "t02", 1)[-1] == 74
+    assert wounded.of(DEV + "XID_ERRORS", "t02", 1)[-1] == 74
     assert any(
         "NVLink fatal" in event.message for event in wounded.recording.events() if event.source == "fabricmanager"
     )
@@ -96,31 +88,31 @@ def test_a_bad_nvlink_counts_errors_and_loses_bandwidth(wounded: Telemetry) -> N
 def test_corrected_errors_climb_over_the_ramp(wounded: Telemetry) -> None:
     field = DEV + "ECC_SBE_VOL_TOTAL"
     only(grown(wounded, field, AT, UNTIL), ("t03", 0), 900)
-    early = np.ptp(of(wounded, field, "t03", 0, AT, AT + 50))
-    late = np.ptp(of(wounded, field, "t03", 0, AT + 120, AT + 170))
+    early = np.ptp(wounded.of(field, "t03", 0, AT, AT + 50))
+    late = np.ptp(wounded.of(field, "t03", 0, AT + 120, AT + 170))
     assert early < 0.5 * late
-    assert of(wounded, DEV + "XID_ERRORS", "t03", 0)[-1] == 92
+    assert wounded.of(DEV + "XID_ERRORS", "t03", 0)[-1] == 92
 
 
 def test_a_pending_remap_shows_until_its_reset_and_its_rows_stay(wounded: Telemetry) -> None:
-    pending = of(wounded, DEV + "ROW_REMAP_PENDING", "t03", 1)
+    pending = wounded.of(DEV + "ROW_REMAP_PENDING", "t03", 1)
     assert (pending.max(), pending[-1]) == (1, 0)
-    assert not of(wounded, DEV + "ROW_REMAP_PENDING", "t03", 0).any()
-    rows = of(wounded, DEV + "CORRECTABLE_REMAPPED_ROWS", "t03", 1)
+    assert not wounded.of(DEV + "ROW_REMAP_PENDING", "t03", 0).any()
+    rows = wounded.of(DEV + "CORRECTABLE_REMAPPED_ROWS", "t03", 1)
     assert rows[-1] - rows[0] == 2
-    assert of(wounded, DEV + "XID_ERRORS", "t03", 1)[-1] == 63
+    assert wounded.of(DEV + "XID_ERRORS", "t03", 1)[-1] == 63
 
 
 def test_a_failed_remap_shows(wounded: Telemetry) -> None:
-    assert of(wounded, DEV + "ROW_REMAP_FAILURE", "t04", 0, AT + 10, UNTIL - 10).min() == 1
-    assert not of(wounded, DEV + "ROW_REMAP_FAILURE", "t04", 1).any()
+    assert wounded.of(DEV + "ROW_REMAP_FAILURE", "t04", 0, AT + 10, UNTIL - 10).min() == 1
+    assert not wounded.of(DEV + "ROW_REMAP_FAILURE", "t04", 1).any()
 
 
 def test_a_double_bit_error_is_counted_once(wounded: Telemetry) -> None:
     field = DEV + "ECC_DBE_VOL_TOTAL"
     only(grown(wounded, field, 0, 600), ("t04", 1), 1, others=0)
     assert grown(wounded, field, 0, 600)["t04", 1] == 1
-    rows = of(wounded, DEV + "UNCORRECTABLE_REMAPPED_ROWS", "t04", 1)
+    rows = wounded.of(DEV + "UNCORRECTABLE_REMAPPED_ROWS", "t04", 1)
     assert rows[-1] - rows[0] == 1
     codes = [event.message.split("): ")[1].split(",")[0] for event in wounded.recording.events()
              if "Xid" in event.message and event.node == "t04"]  # fmt: skip
@@ -128,13 +120,13 @@ def test_a_double_bit_error_is_counted_once(wounded: Telemetry) -> None:
 
 
 def test_a_lowered_limit_shows_and_holds_clock_and_power(wounded: Telemetry) -> None:
-    limits = of(wounded, DEV + "ENFORCED_POWER_LIMIT", "t02", 0, AT + 10, UNTIL - 10)
+    limits = wounded.of(DEV + "ENFORCED_POWER_LIMIT", "t02", 0, AT + 10, UNTIL - 10)
     assert set(limits) == {250}
-    assert set(of(wounded, DEV + "ENFORCED_POWER_LIMIT", "t02", 1)) == {400}
-    power = of(wounded, DEV + "POWER_USAGE", "t02", 0, AT + 30, UNTIL - 30)
+    assert set(wounded.of(DEV + "ENFORCED_POWER_LIMIT", "t02", 1)) == {400}
+    power = wounded.of(DEV + "POWER_USAGE", "t02", 0, AT + 30, UNTIL - 30)
     assert power.max() < 256
-    clock = of(wounded, DEV + "SM_CLOCK", "t02", 0, AT + 30, UNTIL - 30)
-    reasons = of(wounded, DEV + "CLOCK_THROTTLE_REASONS", "t02", 0, AT + 30, UNTIL - 30).astype(int)
+    clock = wounded.of(DEV + "SM_CLOCK", "t02", 0, AT + 30, UNTIL - 30)
+    reasons = wounded.of(DEV + "CLOCK_THROTTLE_REASONS", "t02", 0, AT + 30, UNTIL - 30).astype(int)
     computing = power > 240
     assert computing.mean() > 0.2
     assert np.median(clock[computing]) < 1100

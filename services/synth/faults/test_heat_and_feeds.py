@@ -5,8 +5,7 @@ import pytest
 
 from detectors.signals.throttle_bits import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_THERMAL
 from services.recording.validate import validate_recording
-from services.synth.conftest import GPUS, Telemetry, write_files
-from services.synth.make import make_recording
+from services.synth.conftest import GPUS, Telemetry, made_of
 
 DEV = "DCGM_FI_DEV_"
 TEMP, CLOCK, POWER = DEV + "GPU_TEMP", DEV + "SM_CLOCK", DEV + "POWER_USAGE"
@@ -32,20 +31,12 @@ FED = [
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
-    folder = tmp_path_factory.mktemp("hot")
-    return Telemetry(make_recording(write_files(folder, {"happenings": HOT}), folder / "out" / "tiny-brake"))
+    return made_of(tmp_path_factory.mktemp("hot"), HOT)
 
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
-    folder = tmp_path_factory.mktemp("fed")
-    return Telemetry(make_recording(write_files(folder, {"happenings": FED}), folder / "out" / "tiny-brake"))
-
-
-def of(telemetry: Telemetry, field: str, node: str, gpu: int, begin: float, end: float) -> np.ndarray:
-    seconds = telemetry.seconds("dcgm")
-    pick = (np.array(telemetry.column("dcgm", "node")) == node) & (telemetry.column("dcgm", "gpu") == gpu)
-    return np.asarray(telemetry.column("dcgm", field)[pick & (seconds >= begin) & (seconds < end)])
+    return made_of(tmp_path_factory.mktemp("fed"), FED)
 
 
 def sensor(telemetry: Telemetry, node: str, name: str, field: str, begin: float, end: float) -> np.ndarray:
@@ -61,22 +52,22 @@ def test_they_are_valid(hot: Telemetry, fed: Telemetry) -> None:
 
 def test_a_hot_gpu_settles_at_its_limit_by_giving_up_power_and_clock(hot: Telemetry) -> None:
     late = (380.0, 600.0)
-    temperature = of(hot, TEMP, "t01", 0, *late)
+    temperature = hot.of(TEMP, "t01", 0, *late)
     assert 83 <= np.median(temperature) <= 87
     assert temperature.max() < 90
-    reasons = of(hot, REASONS, "t01", 0, *late).astype(int)
+    reasons = hot.of(REASONS, "t01", 0, *late).astype(int)
     assert (reasons & SW_THERMAL > 0).mean() > 0.7
-    assert np.median(of(hot, POWER, "t01", 0, *late)) < 330
-    assert np.median(of(hot, CLOCK, "t01", 0, *late)) < 1250
-    beside = of(hot, REASONS, "t01", 1, *late).astype(int)
+    assert np.median(hot.of(POWER, "t01", 0, *late)) < 330
+    assert np.median(hot.of(CLOCK, "t01", 0, *late)) < 1250
+    beside = hot.of(REASONS, "t01", 1, *late).astype(int)
     assert not np.any(beside & (SW_THERMAL | HW_THERMAL | HW_SLOWDOWN))
 
 
 def test_time_throttled_for_heat_is_counted_where_it_is_throttled(hot: Telemetry) -> None:
-    counted = of(hot, HEAT_NS, "t01", 0, 450, 550)
+    counted = hot.of(HEAT_NS, "t01", 0, 450, 550)
     assert (np.diff(counted) >= 0).all()
     assert 0.7 < np.ptp(counted) / 1e9 / 95 <= 1.05
-    assert np.ptp(of(hot, HEAT_NS, "t01", 1, 0, 600)) == 0
+    assert np.ptp(hot.of(HEAT_NS, "t01", 1, 0, 600)) == 0
 
 
 def test_still_fans_show_and_the_others_race(hot: Telemetry) -> None:
@@ -85,7 +76,7 @@ def test_still_fans_show_and_the_others_race(hot: Telemetry) -> None:
     assert set(sensor(hot, "t02", "fan2", "state", *still)) == {2}
     assert sensor(hot, "t02", "fan6", "reading", *still).min() > 12_500
     assert sensor(hot, "t04", "fan2", "reading", *still).min() > 3_000
-    before, during = of(hot, TEMP, "t02", 0, 250, 300).mean(), of(hot, TEMP, "t02", 0, 420, 480).mean()
+    before, during = hot.of(TEMP, "t02", 0, 250, 300).mean(), hot.of(TEMP, "t02", 0, 420, 480).mean()
     assert during > before + 8
 
 
@@ -111,13 +102,13 @@ def test_steps_go_at_the_hottest_gpus_pace(hot: Telemetry) -> None:
 def test_a_lost_feed_brakes_the_rack_within_seconds_and_no_other(fed: Telemetry) -> None:
     for node in ("t01", "t02"):
         for gpu in range(GPUS):
-            reasons = of(fed, REASONS, node, gpu, 308, 450).astype(int)
+            reasons = fed.of(REASONS, node, gpu, 308, 450).astype(int)
             assert set(reasons) == {HW_SLOWDOWN | HW_POWER_BRAKE}
-            assert of(fed, POWER, node, gpu, 320, 445).max() < 156
+            assert fed.of(POWER, node, gpu, 320, 445).max() < 156
         assert set(sensor(fed, node, "psu2_input_power", "reading", 310, 445)) == {0}
         assert set(sensor(fed, node, "psu_redundancy", "state", 310, 445)) == {2}
     for node in ("t03", "t04"):
-        assert not np.any(of(fed, REASONS, node, 0, 300, 460).astype(int) & HW_POWER_BRAKE)
+        assert not np.any(fed.of(REASONS, node, 0, 300, 460).astype(int) & HW_POWER_BRAKE)
         assert set(sensor(fed, node, "psu2_status", "state", 0, 600)) == {0}
     nodes = [event.node for event in fed.recording.events() if "AC lost | Asserted" in event.message]
     assert sorted(name for name in nodes if name) == ["t01", "t02"]
@@ -127,9 +118,9 @@ def test_a_lost_feed_brakes_the_rack_within_seconds_and_no_other(fed: Telemetry)
 
 def test_one_card_is_braked_alone(fed: Telemetry) -> None:
     span = (170.0, 235.0)
-    assert set(of(fed, REASONS, "t03", 1, *span)) == {HW_SLOWDOWN | HW_POWER_BRAKE}
-    assert of(fed, POWER, "t03", 1, *span).max() < 206
-    assert not np.any(of(fed, REASONS, "t03", 0, *span).astype(int) & HW_POWER_BRAKE)
+    assert set(fed.of(REASONS, "t03", 1, *span)) == {HW_SLOWDOWN | HW_POWER_BRAKE}
+    assert fed.of(POWER, "t03", 1, *span).max() < 206
+    assert not np.any(fed.of(REASONS, "t03", 0, *span).astype(int) & HW_POWER_BRAKE)
     assert set(sensor(fed, "t03", "psu_redundancy", "state", 0, 600)) == {0}
 
 
@@ -141,7 +132,7 @@ def test_corruption_shows_in_the_loss_alone(fed: Telemetry) -> None:
     assert after.mean() / before.mean() == pytest.approx(1.5, rel=0.02)
     (label,) = [label for label in fed.recording.labels() if label.id == "f2"]
     assert dict(label.entity) == {"job_id": "812"}
-    assert not of(fed, DEV + "ECC_DBE_VOL_TOTAL", "t04", 0, 0, 600).any()
+    assert not fed.of(DEV + "ECC_DBE_VOL_TOTAL", "t04", 0, 0, 600).any()
 
 
 def test_a_limit_that_no_job_reaches_is_not_due(fed: Telemetry) -> None:

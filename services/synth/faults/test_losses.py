@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from services.recording.validate import validate_recording
-from services.synth.conftest import GPUS, Telemetry, write_files
-from services.synth.make import make_recording
-from services.synth.physics.effects import Floats
+from services.synth.conftest import GPUS, Telemetry, made_of
 
 DEV = "DCGM_FI_DEV_"
 HAPPENINGS = [
@@ -22,17 +20,11 @@ HAPPENINGS = [
 
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
-    folder = tmp_path_factory.mktemp("lost")
-    return Telemetry(make_recording(write_files(folder, {"happenings": HAPPENINGS}), folder / "out" / "tiny-brake"))
-
-
-def seconds_of(telemetry: Telemetry, node: str, gpu: int) -> Floats:
-    pick = (np.array(telemetry.column("dcgm", "node")) == node) & (telemetry.column("dcgm", "gpu") == gpu)
-    return np.asarray(telemetry.seconds("dcgm")[pick])
+    return made_of(tmp_path_factory.mktemp("lost"), HAPPENINGS)
 
 
 def silences(telemetry: Telemetry, node: str, gpu: int) -> list[tuple[float, float]]:
-    times = np.concatenate([[0.0], seconds_of(telemetry, node, gpu), [600.0]])
+    times = np.concatenate([[0.0], telemetry.seconds("dcgm")[telemetry.rows_of(node, gpu)], [600.0]])
     return [(float(times[place]), float(times[place + 1])) for place in np.flatnonzero(np.diff(times) > 25)]
 
 
