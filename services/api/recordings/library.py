@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from services.api.recordings.models import (
-    Cluster,
     Coverage,
     Job,
     LogLine,
@@ -25,7 +24,6 @@ from services.api.settings import ApiSettings
 from services.detect.choices import choices_of
 from services.kit.errors import UserError
 from services.kit.problems import RefusedError, missing
-from services.kit.times import format_time
 from services.recording import model
 from services.recording.reader import Recording, read_lines, read_manifest
 from services.recording.schema import STREAMS
@@ -115,17 +113,7 @@ class Library:
             source=recording.manifest.source,
             seed=recording.manifest.seed,
             streams=[_stream(recording, kind) for kind in recording.streams()],
-            nodes=[
-                Node(
-                    name=node.name,
-                    rack=node.rack,
-                    pod=node.pod,
-                    gpu_model=node.gpu_model,
-                    gpus=[gpu.gpu for gpu in node.gpus],
-                    nics=[nic.nic for nic in node.nics],
-                )
-                for node in recording.topology.nodes
-            ],
+            nodes=[_node(node) for node in recording.topology.nodes],
             switches=[switch.name for switch in recording.topology.switches],
             jobs=[Job.model_validate(job, from_attributes=True) for job in recording.jobs()],
             truths=[truth(label) for label in recording.labels()],
@@ -173,17 +161,7 @@ class Library:
                 continue
             if len(items) == limit:
                 return LogLines(items=items, more=True)
-            items.append(
-                LogLine(
-                    at=format_time(event.timestamp),
-                    source=event.source,
-                    severity=event.severity,
-                    node=event.node,
-                    job_id=event.job_id,
-                    rank=event.rank,
-                    message=event.message,
-                )
-            )
+            items.append(LogLine.model_validate({**event.model_dump(), "at": event.timestamp}))
         return LogLines(items=items, more=False)
 
 
@@ -203,20 +181,21 @@ def _summary(place: Place) -> RecordingSummary:
         labels = [label for label in read_lines(place.path / "labels.jsonl", model.Label) if not label.distractor]
     except UserError as error:
         raise UserError(f"recording {name}: {error.message}", remedy=error.remedy) from None
-    return RecordingSummary(
-        name=name,
-        title=manifest.title,
-        summary=" ".join(manifest.summary.split()),
-        origin=manifest.origin,
-        start=format_time(manifest.start),
-        end=format_time(manifest.end),
-        duration_s=(manifest.end - manifest.start) / 1000,
-        cluster=Cluster.model_validate(manifest.cluster, from_attributes=True),
-        faults=sorted({label.fault for label in labels}),
-        labelled=len(labels),
-        size_bytes=sum(path.stat().st_size for path in place.path.iterdir() if path.is_file()),
-        read_only=place.read_only,
-    )
+    beside = {
+        "name": name,
+        "summary": " ".join(manifest.summary.split()),
+        "duration_s": (manifest.end - manifest.start) / 1000,
+        "faults": sorted({label.fault for label in labels}),
+        "labelled": len(labels),
+        "size_bytes": sum(path.stat().st_size for path in place.path.iterdir() if path.is_file()),
+        "read_only": place.read_only,
+    }
+    return RecordingSummary.model_validate({**manifest.model_dump(), **beside})
+
+
+def _node(node: model.Node) -> Node:
+    parts = {"gpus": [gpu.gpu for gpu in node.gpus], "nics": [nic.nic for nic in node.nics]}
+    return Node.model_validate({**node.model_dump(), **parts})
 
 
 def _stream(recording: Recording, kind: str) -> Stream:

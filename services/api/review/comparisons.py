@@ -8,7 +8,6 @@ from services.api.runs.runs import Runs, new_id
 from services.api.runs.serializers import score_of
 from services.api.store import Row, Store, now_ms
 from services.kit.problems import RefusedError, missing
-from services.kit.times import format_time
 from services.score import comparison as scoring
 from services.score.matching import Outcome
 from services.score.suite import Scorecard, Scored
@@ -82,22 +81,14 @@ class Comparisons:
         sides = [[self._runs.one(run) for run in body[side]] for side in ("before_runs", "after_runs")]
         runs = sides[0] + sides[1]
         states = {run.state for run in runs}
-        found = Comparison(
-            id=row["id"],
-            title=row["title"],
-            state="running" if states & {"queued", "running"} else "done" if states == {"done"} else "failed",
-            progress=sum(run.progress for run in runs) / len(runs),
-            created_at=format_time(row["created_ms"]),
-            recordings=body["recordings"],
-            before=body["before"],
-            after=body["after"],
-            before_runs=body["before_runs"],
-            after_runs=body["after_runs"],
-            versions=_versions(sides),
-            differences=None,
-            before_score=None,
-            after_score=None,
-        )
+        beside = {
+            "state": "running" if states & {"queued", "running"} else "done" if states == {"done"} else "failed",
+            "progress": sum(run.progress for run in runs) / len(runs),
+            "created_at": row["created_ms"],
+            "versions": _versions(sides),
+        }
+        later = dict.fromkeys(("differences", "before_score", "after_score"))
+        found = Comparison.model_validate({**body, **row, **beside, **later})
         if found.state != "done" or not whole:
             return found
         before, after = (self._card(side) for side in sides)

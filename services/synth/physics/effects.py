@@ -218,6 +218,25 @@ class Effects:
             total[:, effect.columns] *= 1.0 + (effect.size - 1.0) * _strength(effect, times, window)
         return total
 
+    def acting(self, quantity: str, times: Floats) -> NDArray[np.bool_]:
+        """Return where an effect of a quantity acts at all at `times` (ticks, entities)."""
+        return self.acting_on(quantity, times, 1)[0]
+
+    def acting_on(self, quantity: str, times: Floats, parts: int) -> NDArray[np.bool_]:
+        """Return where one acts, by the part of an entity of which its size is the number: (parts, ticks, entities)."""
+        on = np.zeros((parts, *times.shape), dtype=bool)
+        for effect in self.of(quantity):
+            part = on[(int(effect.size) - 1) % parts]
+            part[:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
+        return on
+
+    def replaced(self, quantity: str, usual: Floats, times: Floats) -> Floats:
+        """Return the size of the effect that acts, and what is `usual` where none does; in place."""
+        for effect in self.of(quantity):
+            on = effect.course.level(times[:, effect.columns]) > 0
+            usual[:, effect.columns] = np.where(on, effect.size, usual[:, effect.columns])
+        return usual
+
 
 def _strength(effect: Effect, times: Floats, window: float | None) -> Floats:
     at = times[:, effect.columns]

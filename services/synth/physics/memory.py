@@ -36,16 +36,10 @@ class GpuMemory:
 
     def uncorrected(self, times: Floats, before: Floats) -> Floats:
         """Return the double-bit errors between ``before`` and ``times``, each (ticks, gpus)."""
-        return self._begun("gpu.dbe", times, before)
-
-    def _begun(self, quantity: str, times: Floats, before: Floats | None = None) -> Floats:
         total = np.zeros(times.shape)
-        for effect in self.effects.of(quantity):
-            columns = effect.columns
-            now = times[:, columns] >= effect.course.start
-            if before is not None:
-                now &= before[:, columns] < effect.course.start
-            total[:, columns] += effect.size * now
+        for effect in self.effects.of("gpu.dbe"):
+            start, columns = effect.course.start, effect.columns
+            total[:, columns] += effect.size * ((times[:, columns] >= start) & (before[:, columns] < start))
         return total
 
     def remapped(self, times: Floats, *, uncorrectable: bool) -> Floats:
@@ -56,11 +50,3 @@ class GpuMemory:
             if bool(effect.detail["uncorrectable"]) == uncorrectable:
                 total[:, effect.columns] += effect.size * (times[:, effect.columns] >= effect.course.start)
         return total
-
-    def flag(self, quantity: str, times: Floats) -> Floats:
-        """Return 1 while a flag is set, else 0."""
-        shown = np.zeros(times.shape)
-        for effect in self.effects.of(quantity):
-            on = effect.course.level(times[:, effect.columns]) > 0
-            shown[:, effect.columns] = np.maximum(shown[:, effect.columns], on)
-        return shown

@@ -48,23 +48,17 @@ class HostLinks:
         for rate in wanted.values():
             np.minimum(rate, most * (1 - _SPREAD * np.abs(rng.standard_normal(times.shape))), out=rate)
 
-    def _as_effects_say(self, quantity: str, normal: Floats, times: Floats) -> Floats:
-        for effect in self._effects.of(quantity):
-            on = effect.course.level(times[:, effect.columns]) > 0
-            normal[:, effect.columns] = np.where(on, effect.size, normal[:, effect.columns])
-        return normal
-
     def generation(self, times: Floats, resident: Floats) -> Floats:
         """Return the generation that each link runs at; some train down while no process holds the GPU."""
         gen = np.full(times.shape, float(self._gpu.pcie_gen))
-        gen = self._as_effects_say("gpu.pcie_gen", gen, times)
+        gen = self._effects.replaced("gpu.pcie_gen", gen, times)
         if self._gpu.pcie_idle_gen is not None:
             gen[resident <= 0] = self._gpu.pcie_idle_gen
         return gen
 
     def width(self, times: Floats) -> Floats:
         """Return the lanes that each link runs on."""
-        return self._as_effects_say("gpu.pcie_width", np.full(times.shape, float(self._gpu.pcie_width)), times)
+        return self._effects.replaced("gpu.pcie_width", np.full(times.shape, float(self._gpu.pcie_width)), times)
 
     def replays(self, times: Floats, window: float, rng: np.random.Generator) -> Floats:
         """Return what is sent again in the window before each time."""

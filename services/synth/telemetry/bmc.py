@@ -2,7 +2,6 @@
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from services.recording.schema import TIMESTAMP, name_column
 from services.synth.cluster.profile import ClusterProfile
@@ -11,7 +10,7 @@ from services.synth.physics.power import PowerModel
 from services.synth.physics.scatter import Scatter
 from services.synth.physics.thermal import ThermalModel
 from services.synth.physics.workload import Workload
-from services.synth.telemetry.collector import Beats, acting, to_ms
+from services.synth.telemetry.collector import Beats, to_ms
 
 _WINDOW_S = 1.0
 _FAN_FLOOR_C, _FAN_CEILING_C = 38.0, 85.0  # the fan curve's ends, by the hottest GPU
@@ -79,7 +78,7 @@ class BmcModel:
         activity = self._workload.activity(times, _WINDOW_S)
         each = self._power.read(activity, times, _WINDOW_S, self._scatter).power_w
         if self._effects.of("gpu.lost"):
-            each[acting(self._effects, "gpu.lost", np.repeat(times, node.gpus, axis=1))] = 0.0
+            each[self._effects.acting("gpu.lost", np.repeat(times, node.gpus, axis=1))] = 0.0
         gpu_w = each.reshape(*shape, node.gpus).sum(axis=2)
         load = (activity.busy + activity.collective + 0.6 * activity.copying).reshape(*shape, node.gpus).mean(axis=2)
         speed = np.clip((hot - _FAN_FLOOR_C) / (_FAN_CEILING_C - _FAN_FLOOR_C), 0.0, 1.0)
@@ -88,12 +87,10 @@ class BmcModel:
         input_w = (
             gpu_w + host_w * (1 + noise * 0.01 * self._scatter.normal("host", shape)) + fan_w
         ) / node.psu_efficiency
-        down = acting(self._effects, "node.down", times)
+        down = self._effects.acting("node.down", times)
         input_w[down] = _STANDBY_W
         share = np.stack([np.broadcast_to(self._balance, shape), np.broadcast_to(1 - self._balance, shape)]).copy()
-        failed = np.zeros((2, *shape), dtype=bool)
-        for effect in self._effects.of("node.psu_failed"):
-            failed[int(effect.size) - 1][:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
+        failed = self._effects.acting_on("node.psu_failed", times, 2)
         share[failed] = 0.0
         share[failed[::-1]] = 1.0
         share[failed] = 0.0
@@ -115,7 +112,7 @@ class BmcModel:
         sensors.append(("exhaust_temp", "Cel", np.round(inlet + _AIR_K_PER_W * input_w), nominal))
         modules = self._modules(times)
         sensors.append(("dimm_status", "state", modules, modules))
-        still = self._still_fans(times)
+        still = self._effects.acting_on("node.fan_failed", times, node.fans)
         speed = np.where(still.any(axis=0), 1.0, speed) * ~down  # the others go as fast as they can
         rpm = node.fan_idle_rpm + (node.fan_full_rpm - node.fan_idle_rpm) * speed
         for fan in range(node.fans):
@@ -124,14 +121,6 @@ class BmcModel:
             state = np.where(still[fan], _CRITICAL, _NOMINAL)
             sensors.append((f"fan{fan + 1}", "RPM", np.round(turning / _FAN_STEP_RPM) * _FAN_STEP_RPM, state))
         return sensors
-
-    def _still_fans(self, times: Floats) -> NDArray[np.bool_]:
-        """Return which fans stand still: (fans, ticks, nodes)."""
-        still = np.zeros((self._profile.node.fans, *times.shape), dtype=bool)
-        for effect in self._effects.of("node.fan_failed"):
-            fan = still[(int(effect.size) - 1) % len(still)]
-            fan[:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
-        return still
 
     def _modules(self, times: Floats) -> Floats:
         """Return the state of the memory modules: (ticks, nodes)."""

@@ -63,18 +63,10 @@ def to_ms(seconds: Floats, start_ms: int) -> NDArray[np.int64]:
     return start_ms + np.floor(np.asarray(seconds) * 1000).astype(np.int64)
 
 
-def acting(effects: Effects, quantity: str, times: Floats) -> Bools:
-    """Return where an effect of a quantity acts at all at ``times`` (ticks, entities)."""
-    on = np.zeros(times.shape, dtype=bool)
-    for effect in effects.of(quantity):
-        on[:, effect.columns] |= effect.course.level(times[:, effect.columns]) > 0
-    return on
-
-
 def heard_in_band(asked: Beats, effects: Effects) -> Beats:
     """Return the beats of an in-band stream as they arrive: nothing from nodes that are down or not heard."""
-    quiet = acting(effects, "node.down", asked.times) | acting(effects, "node.unheard", asked.times)
-    return Beats(asked.times, asked.kept & ~quiet, asked.stale | acting(effects, "node.frozen", asked.times))
+    quiet = effects.acting("node.down", asked.times) | effects.acting("node.unheard", asked.times)
+    return Beats(asked.times, asked.kept & ~quiet, asked.stale | effects.acting("node.frozen", asked.times))
 
 
 def from_the_living(events: Iterable[Event], world: World, effects: Effects) -> Iterator[Event]:

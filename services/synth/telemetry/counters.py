@@ -21,7 +21,7 @@ from services.synth.physics.network import Counted, Network
 from services.synth.physics.traffic import GRID_S, Traffic
 from services.synth.physics.workload import Workload
 from services.synth.randomness import generator
-from services.synth.telemetry.collector import Beats, acting, to_ms
+from services.synth.telemetry.collector import Beats, to_ms
 
 _Names = tuple[NDArray[np.int32], list[str]]
 _TRIED, _TRIED_EVERY_S = 0.1, (3600.0, 20_000.0)  # of unused ports somebody tries a few now and then
@@ -159,9 +159,7 @@ class Ports:
         for name in self._port_kinds:
             values[_PORT_COLUMNS[name]] = self._port[name].read(step, part, columns)
         values["oper_up"] = (~self._down(times, fabric.port_cable[columns])).astype(np.float64)
-        silent = acting(self._effects, "switch.unheard", beats.times) | acting(
-            self._effects, "switch.down", beats.times
-        )
+        silent = self._effects.acting("switch.unheard", beats.times) | self._effects.acting("switch.down", beats.times)
         switch = np.concatenate([fabric.port_switch, self._spare.switch])
         up = self._spare.up(beats.times)
         unused = {name: up if name == "oper_up" else np.zeros(up.shape) for name in values}

@@ -20,7 +20,7 @@ from services.synth.physics.power import PowerModel
 from services.synth.physics.scatter import Scatter
 from services.synth.physics.thermal import ThermalModel
 from services.synth.physics.workload import Workload
-from services.synth.telemetry.collector import Beats, acting, to_ms
+from services.synth.telemetry.collector import Beats, to_ms
 
 _SENSOR_WINDOW_S = 1.0  # POWER_USAGE and GPU_UTIL look back about a second
 _CONTEXT_MIB = 1450  # CUDA context and NCCL buffers, before any model is there
@@ -87,7 +87,7 @@ class DcgmModel:
         times = np.repeat(to_ms(beats.times, start_ms), per_node, axis=1).ravel()
         arrived = np.repeat(beats.kept, per_node, axis=1)
         if self._effects.of("gpu.lost"):
-            arrived &= ~acting(self._effects, "gpu.lost", np.repeat(beats.times, per_node, axis=1))
+            arrived &= ~self._effects.acting("gpu.lost", np.repeat(beats.times, per_node, axis=1))
         kept = np.flatnonzero(arrived.ravel())
         order = kept[np.argsort(times[kept], kind="stable")]
         ticks = len(beats.times)
@@ -109,7 +109,7 @@ class DcgmModel:
         power = self._power.mean_power(mean, times, interval)
         self._note_boots(times)
         if self._effects.of("node.down"):
-            power[np.repeat(acting(self._effects, "node.down", times), profile.node.gpus, axis=1)] = 0.0
+            power[np.repeat(self._effects.acting("node.down", times), profile.node.gpus, axis=1)] = 0.0
         chip, hbm = self._thermal.advance(power, times, interval)
         self.hottest = chip.reshape(len(times), profile.nodes, profile.node.gpus).max(axis=2)
 
@@ -157,7 +157,9 @@ class DcgmModel:
             "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": self._counted(
                 "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", power * interval * 1e3
             ),
-            "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": self._limits(at),
+            "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": self._effects.replaced(
+                "gpu.power_limit_w", np.full(at.shape, gpu.power_limit_w), at
+            ),
             "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": self._counted(
                 "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", self._links.replays(at, interval, rng)
             ),
@@ -182,8 +184,8 @@ class DcgmModel:
             ),
             "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": self._memory.remapped(at, uncorrectable=True),
             "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": self._memory.remapped(at, uncorrectable=False),
-            "DCGM_FI_DEV_ROW_REMAP_FAILURE": self._memory.flag("gpu.remap_failed", at),
-            "DCGM_FI_DEV_ROW_REMAP_PENDING": self._memory.flag("gpu.remap_pending", at),
+            "DCGM_FI_DEV_ROW_REMAP_FAILURE": self._effects.acting("gpu.remap_failed", at).astype(np.float64),
+            "DCGM_FI_DEV_ROW_REMAP_PENDING": self._effects.acting("gpu.remap_pending", at).astype(np.float64),
             "DCGM_FI_PROF_GR_ENGINE_ACTIVE": np.round(launched * np.clip(mean.busy + mean.collective, 0, 1), 4),
             "DCGM_FI_PROF_SM_ACTIVE": np.round(0.91 * work + 0.13 * mean.collective, 4),
             "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": np.round(tensor, 4),
@@ -222,14 +224,6 @@ class DcgmModel:
             if gpu in effect.columns and effect.course.start >= boot.course.start:
                 shown = np.where(at[:, gpu] >= effect.course.start, effect.size, shown)
         return shown
-
-    def _limits(self, at: Floats) -> Floats:
-        """Return every card's enforced limit at ``at`` (ticks, gpus)."""
-        limits = np.full(at.shape, self._profile.gpu.power_limit_w)
-        for effect in self._effects.of("gpu.power_limit_w"):
-            on = effect.course.level(at[:, effect.columns]) > 0
-            limits[:, effect.columns] = np.where(on, effect.size, limits[:, effect.columns])
-        return limits
 
     def _frame_buffer(self, holder: NDArray[np.int64], at: Floats) -> Floats:
         gpu = self._profile.gpu
