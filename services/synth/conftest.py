@@ -97,7 +97,7 @@ class Telemetry:
         return np.asarray((self.column("dcgm", "node") == node) & (self.column("dcgm", "gpu") == gpu))
 
 
-def made_of(folder: Path, happenings: list[dict[str, Any]]) -> Telemetry:
+def made_of(folder: Path, happenings: list[Any]) -> Telemetry:
     """Return the small story's recording with other happenings."""
     return Telemetry(make_recording(write_files(folder, {"happenings": happenings}), folder / "out" / "tiny-brake"))
 

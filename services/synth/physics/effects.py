@@ -220,7 +220,8 @@ class Effects:
 
     def acting(self, quantity: str, times: Floats) -> NDArray[np.bool_]:
         """Return where an effect of a quantity acts at all at `times` (ticks, entities)."""
-        return self.acting_on(quantity, times, 1)[0]
+        on: NDArray[np.bool_] = self.acting_on(quantity, times, 1)[0]
+        return on
 
     def acting_on(self, quantity: str, times: Floats, parts: int) -> NDArray[np.bool_]:
         """Return where one acts, by the part of an entity of which its size is the number: (parts, ticks, entities)."""
