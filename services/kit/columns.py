@@ -12,7 +12,7 @@ from detectors.engine.rows import KeyColumn, Rows
 from detectors.fleet.fleet import KEYS
 from services.kit.errors import UserError
 from services.kit.times import parse_time
-from services.kit.wire import WireError
+from services.kit.wire import WireError, times_of
 
 
 def rows_of(kind: Kind, batch: pa.RecordBatch, fields: Collection[str] | None = None) -> Rows:
@@ -21,11 +21,7 @@ def rows_of(kind: Kind, batch: pa.RecordBatch, fields: Collection[str] | None = 
     missing = {"timestamp", *KEYS[kind]} - names
     if missing:
         raise WireError(f"column(s) {', '.join(sorted(missing))} missing")
-    times = batch.column("timestamp")
-    if not pa.types.is_timestamp(times.type):
-        raise WireError(f"column timestamp is {times.type}, not a timestamp")
-    if times.null_count:
-        raise WireError("column timestamp has nulls")
+    stamps = times_of(batch)
     keys = {name: _key(name, batch.column(name)) for name in KEYS[kind]}
     values: dict[str, Any] = {}
     valid: dict[str, Any] = {}
@@ -36,7 +32,6 @@ def rows_of(kind: Kind, batch: pa.RecordBatch, fields: Collection[str] | None = 
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
             valid[name] = column.is_valid().to_numpy(zero_copy_only=False)
             values[name] = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
-    stamps = times.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
     return Rows(kind, stamps, keys, values, valid, _rank_nodes(kind, batch))
 
 
@@ -44,17 +39,19 @@ def _rank_nodes(kind: Kind, batch: pa.RecordBatch) -> KeyColumn | None:
     """Return the nodes that ranks run on, code -1 for the job as a whole; None where the column is missing."""
     if kind != "steps" or "node" not in batch.schema.names:
         return None
-    column: Any = batch.column("node")
-    encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return KeyColumn(codes, tuple(encoded.dictionary.to_pylist()))
+    return _encoded(batch.column("node"))
 
 
 def _key(name: str, column: Any) -> KeyColumn:
     if column.null_count:
         raise WireError(f"key column {name} has nulls")
+    return _encoded(column)
+
+
+def _encoded(column: Any) -> KeyColumn:
+    """Return a column's names and codes, -1 for a null."""
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     return KeyColumn(codes, tuple(encoded.dictionary.to_pylist()))
 
 

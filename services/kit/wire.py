@@ -39,6 +39,18 @@ class WireError(ValueError):
     """A record that cannot be decoded; its text is the reason given in dead-letter."""
 
 
+def times_of(batch: pa.RecordBatch) -> Any:
+    """Return the column of a batch's times, in ms as int64; raise WireError where it has none."""
+    if "timestamp" not in batch.schema.names:
+        raise WireError("column timestamp is missing")
+    column: Any = batch.column("timestamp")
+    if not pa.types.is_timestamp(column.type):
+        raise WireError(f"column timestamp is {column.type}, not a timestamp")
+    if column.null_count:
+        raise WireError("column timestamp has nulls")
+    return column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy()
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Whose a record is: the (cluster, replay) unit, its generation, and where and when it shall land."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from services.kit.entities import Entities as Numbered
-from services.kit.wire import WireError
+from services.kit.wire import WireError, times_of
 from services.sink.encode import EARLIEST_MS, LATEST_MS, Floats
 from services.sink.naming import Key
 from services.sink.pages import Bytes, Ints
@@ -132,7 +132,7 @@ class Reader:
 
         Raises WireError if a column is missing, or of the wrong type, or a time is out of range.
         """
-        times = _times(batch)
+        times = _checked(times_of(batch))
         entities = self._entities.of(batch)
         columns = tuple(
             name
@@ -253,17 +253,6 @@ def _checked(times: Ints) -> Ints:
     if len(times) and (times.min() < EARLIEST_MS or times.max() > LATEST_MS):
         raise WireError("a timestamp lies outside the years 1971 to 2109")
     return times
-
-
-def _times(batch: pa.RecordBatch) -> Ints:
-    if "timestamp" not in batch.schema.names:
-        raise WireError("column timestamp is missing")
-    column: Any = batch.column("timestamp")
-    if not pa.types.is_timestamp(column.type):
-        raise WireError(f"column timestamp is {column.type}, not a timestamp")
-    if column.null_count:
-        raise WireError("column timestamp has nulls")
-    return _checked(column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_numpy())
 
 
 def together(parts: Sequence[Rows]) -> Rows:
