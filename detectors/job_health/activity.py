@@ -35,6 +35,8 @@ _IDLE_PERCENT = 10.0
 """Below it no kernel is resident but now and then."""
 _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
+_LEAST_TENSOR = 5e-3
+"""Who reads less at work uses no tensor cores, as most simulations do: their activity says nothing of what they do."""
 _TWO_GO_ON = 0.25
 """Of the tensor activity at work: two ranks of eight go on."""
 _COMPUTES = 0.5
@@ -229,7 +231,8 @@ class Activity(_Readings):
         for name in ("power", "tensor", "memory", "clock"):
             seen, level = getattr(self, name)[jobs], getattr(self, f"{name}_level")[jobs]
             moved = np.where(np.isnan(level), seen, level + much * (seen - level))
-            getattr(self, f"{name}_level")[jobs] = np.where(np.isnan(seen), level, moved)
+            moved = np.where(np.isnan(seen), level, moved)
+            getattr(self, f"{name}_level")[jobs] = np.where(moved < _LEAST_TENSOR, np.nan, moved)
 
     def working(self) -> BoolArray:
         """Return which jobs' GPUs draw nearly what they do in steps, or compute half as much; a job that was never seen

@@ -56,6 +56,7 @@ from detectors.job_health.links import Links
 from detectors.job_health.loss import FEW_STEPS, SIGNALS, Course, Steps, Waiting, logged
 from detectors.job_health.pace import NEVER, Pace, StepPace
 from detectors.job_health.reports import reports_of
+from detectors.job_health.rises import shares_of, stand_out
 from detectors.job_health.writes import Writes
 from detectors.spec import load_spec
 
@@ -63,13 +64,12 @@ _FORGET_MS: Final = 3_600_000
 _RESUMED = 2
 """So many points of the grid with new steps end a hang."""
 _STOPPED_STEPS = 3.0
+_ABORTED_MS: Final = 120_000
+"""NCCL waits for ten minutes by default: after less without work a peer died, and its watchdog aborts what is left."""
 _BAD: Final = {"loss": 2, "grad_norm": 32}
 """After a loss that is no number twice in a row the weights are none; a loss scale is halved at each overflow, and the
 highest that frameworks begin with is 2^32 (Megatron-LM)."""
 _SOUND = 5
-_SCATTERS: Final = 3.0
-"""Deviations that a rise must exceed, of looks and of what a course wanders by: losses in reinforcement learning come
-and go by a factor of three, where those of language models scatter by 1 to 7 %."""
 _LOOK_AT = (
     "dump the stacks of all ranks (py-spy, NCCL flight recorder), find the rank that did not enter the collective"
 )
@@ -220,19 +220,18 @@ class JobHealth(BaseDetector):
         job, number = self._fleet.jobs.get(job_id), self._slots.find(job_id)
         if job is None or number >= len(self._steps):
             return []
-        known = number >= 0 and int(self._steps.settled[number]) != NEVER
-        last = max(int(self._steps.settled[number]) if known else job.start, job.start)
-        usual = float(np.nan_to_num(self._steps.usual[number])) if known else 0.0
-        by_steps = known and not self._steps.by_lines[number]
-        if (by_steps and record.at - last <= _STOPPED_STEPS * usual) or self._judge.excused(job, last):
+        stepped = int(self._steps.settled[number]) if number >= 0 else NEVER
+        by_steps = stepped != NEVER and not self._steps.by_lines[number]
+        worked = int(self._work.settled[number]) if number >= 0 and not by_steps else NEVER
+        last = max(stepped, worked, job.start)
+        usual = float(np.nan_to_num(self._steps.usual[number])) if stepped != NEVER else 0.0
+        goes_on = record.at - last <= _STOPPED_STEPS * usual if by_steps else record.at - worked <= _ABORTED_MS
+        if goes_on or self._judge.excused(job, last):
             return []
         if number >= 0 and self._judge.victim(number, record.at, last):
             return []
-        evidence: Evidence = {
-            "watchdog": record.message[:200],
-            "silent_s": (record.at - last) / 1000,
-            **usual_evidence(usual, "step"),
-        }
+        seen: Evidence = {"watchdog": record.message[:200], "silent_s": (record.at - last) / 1000}
+        evidence: Evidence = {**seen, **usual_evidence(usual, "step")}
         summary = f"{in_words(job, job_id)} hangs: NCCL's watchdog gave up on a collective"
         return self._hang(record.at, Hang(job, min(last + int(usual), record.at), summary, evidence, 0.95, job_id))
 
@@ -307,15 +306,16 @@ class JobHealth(BaseDetector):
         """
         rises = [course.rise() for course in self._courses.values()]
         stays = np.array([lasting for _, lasting in rises])
-        risen = self._shares([size for size, _ in rises])
+        sizes = [size for size, _ in rises]
+        risen = self._shares(sizes)
         held = self._suspected(risen)
         risen[1] = np.where(self._courses["loss"].young, 0.0, risen[1])
+        stays &= (risen >= 1) | stand_out(self._courses.values(), sizes)
         return np.where(stays, risen, 0.0), risen, held
 
     def _shares(self, sizes: Sequence[FloatArray]) -> FloatArray:
         """Return (2, jobs) rises of loss and gradient as shares of what alerts, which is more than their scatter."""
-        scatter = known_or(np.array([course.scatter() for course in self._courses.values()]), 0.0)
-        return np.asarray(np.maximum(np.array(sizes) / np.maximum(self._alerts, _SCATTERS * scatter), 0.0))
+        return shares_of(self._courses.values(), sizes, self._alerts)
 
     def _suspected(self, shares: FloatArray) -> BoolArray:
         """Return (jobs,) of which nothing is learnt: `shares` (2, jobs) half of what alerts, or with a finding open."""

@@ -43,14 +43,18 @@ def test_gpus_that_do_little_at_a_power_that_stands_still_spin(little: float, wo
     assert [str(one.entity["job_id"]) for one in run(tape) if one.state == "firing"] == hangs
 
 
-@pytest.mark.parametrize("interval_s", [10.0, 60.0])
+@pytest.mark.parametrize(("interval_s", "tensor"), [(10.0, np.nan), (60.0, np.nan), (60.0, 0.0)])
 @pytest.mark.parametrize(("nodes", "until_s", "hangs"), [(3, 1e9, ["812"]), (1, 1e9, []), (3, 2800, [])])
 def test_a_job_of_several_nodes_without_steps_that_idles_after_long_work_hangs(
-    nodes: int, until_s: float, hangs: list[str], interval_s: float
+    nodes: int, until_s: float, hangs: list[str], interval_s: float, tensor: float
 ) -> None:
     """Eight minutes after the last reading by which it works, not after the first by which it does not."""
     tape = tape_of(replace(HUNG, nodes=nodes, spinning=False, hang=(2400, until_s), minutes=60, interval_s=interval_s))
-    alone = replace(tape, rows=[rows for rows in tape.rows if rows.kind == "dcgm"])
+    (dcgm,) = [rows for rows in tape.rows if rows.kind == "dcgm"]
+    used = np.full(len(dcgm.times), tensor)  # a simulation reads 0 at work, too
+    field = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
+    values, valid = {**dcgm.values, field: used}, {**dcgm.valid, field: np.isfinite(used)}
+    alone = replace(tape, rows=[replace(dcgm, values=values, valid=valid)])
     found = [one for one in run(alone) if one.state == "firing" and one.severity != "info"]
     assert [str(one.entity["job_id"]) for one in found] == hangs
     last_s = 2400.7 - interval_s

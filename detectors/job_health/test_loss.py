@@ -87,3 +87,12 @@ def test_a_state_without_what_is_known_of_the_past_takes_it_from_the_blocks() ->
     older.take_saved(document, {name: array for name, array in arrays.items() if name not in past})
     for name in past:
         assert np.array_equal(getattr(older, name), getattr(course, name)), name
+
+
+@pytest.mark.parametrize(("grad", "anomalies"), [(1.24, []), (2.0, ["loss_anomaly"])])
+def test_a_loss_that_rises_by_less_than_alerts_needs_a_gradient_that_rises_by_more_than_it_scatters(
+    grad: float, anomalies: list[str]
+) -> None:
+    """A diffusion model's loss wanders so, and its gradient a little with it."""
+    tape = tape_of(replace(STEADY, minutes=60, loss=from_then(3000, 1.21), grad=from_then(3000, grad)))
+    assert [one.fault for one in run(tape)] == anomalies

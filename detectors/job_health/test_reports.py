@@ -297,10 +297,13 @@ def test_a_hang_by_lines_is_over_when_they_go_on() -> None:
     assert [(one.fault, one.state) for one in run(tape)] == [("job_hang", "firing"), ("job_hang", "resolved")]
 
 
-def test_the_watchdog_is_believed_however_far_lines_are_apart() -> None:
-    tape = tape_of(replace(HUNG, print_every=50, lines=[line(540, WATCHDOG)]))
+@pytest.mark.parametrize(("at_s", "fires_s"), [(540, 765), (640, 640)], ids=["a peer died", "it waited"])
+def test_the_watchdog_is_believed_however_far_lines_are_apart_once_gpus_have_not_worked_for_minutes(
+    at_s: float, fires_s: float
+) -> None:
+    tape = tape_of(replace(HUNG, print_every=50, lines=[line(at_s, WATCHDOG)]))
     (fired,) = run(tape)
-    assert fired.detected_at == START + 540_000
+    assert fired.detected_at == START + 1000 * fires_s
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,14 @@ class Limits(Columns):
         return np.asarray(self.asked[those] <= _LOWER * before)
 
     def ordered(self, those: IntArray, job_id: str) -> BoolArray:
-        """Return of which of some GPUs a log shows that somebody, or their job, set the limit that they have now."""
+        """Return of which of some GPUs a log shows that somebody, or their job, set the limit that they have now.
+
+        Who lowers it need not get what they ask for: it may be rounded, go down in steps, or be set again by hand.
+        """
         _, watts = self.orders.get(job_id, (0, np.nan))
-        now = self.enforced[those]
-        return np.asarray((np.abs(self.commanded[those] - now) < SAME_W) | (np.abs(watts - now) < SAME_W))
+        now, commanded = self.enforced[those], self.commanded[those]
+        near = (commanded <= _LOWER * self.first[those]) & (now >= _BINDS * commanded)
+        return np.asarray(near | (np.abs(commanded - now) < SAME_W) | (np.abs(watts - now) < SAME_W))
 
     def logs_come(self, now: Instant) -> bool:
         """Return whether logs are read: then they show who sets a limit."""

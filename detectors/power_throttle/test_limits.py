@@ -143,8 +143,10 @@ def of_one_node(tape: Tape, words: str = "", source: Any = "job", node: str | No
         (("prolog: user ana requested power cap 350W on all allocated GPUs (nvidia-smi -pl 350)",), "page"),
         (("sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 280", "kernel", name(1)), "info"),
         (("sudo: ops : COMMAND=/usr/bin/nvidia-smi -pl 280", "kernel", name(2)), "page"),
+        (("ops: nvidia-smi -pl 250 (rack budget)", "scheduler", name(1)), "info"),
+        (("ops: nvidia-smi -pl 320 (rack budget)", "scheduler", name(1)), "page"),
     ],
-    ids=["no logs", "nobody", "its user", "another limit", "an operator", "on another node"],
+    ids=["no logs", "nobody", "its user", "another limit", "an operator", "on another node", "lower", "higher"],
 )
 def test_a_limit_lowered_on_all_of_a_job_is_its_users_if_a_log_shows_it_or_there_are_none(
     line: tuple[Any, ...], severity: str
