@@ -31,8 +31,8 @@ _COMPUTES_NOTHING = 0.85
 """Of it, at most, where tensor cores do nothing any more: chips differ in what they draw besides."""
 _AS_BEFORE = 0.9
 """Of the power in steps: a GPU that draws so much computes on, slower than ever or not, and the others wait for it."""
-_IDLE_PERCENT = 10.0
-"""Below it no kernel is resident but now and then."""
+_IDLE_PERCENT = 5.0
+"""Of the time: with nothing to do GPUs read 0 to 4; those that wait for slow storage do a little, 6 to 10 (seen)."""
 _NO_TENSOR = 0.1
 """Of the tensor activity at work: NCCL's kernels do not use the tensor cores at all."""
 _LEAST_TENSOR = 5e-3
