@@ -121,6 +121,11 @@ class Clients(Columns):
         on = self._known()[2]
         return np.array([client for node in nodes for client in on.get(node, ())], np.int64)
 
+    def has(self, node: str, mount: str) -> bool:
+        """Return whether a node has a mount."""
+        keys = self._fleet.entities("storage")
+        return any(str(keys[client][1]) == mount for client in self.on((node,)).tolist())
+
     def moved(self, nodes: tuple[str, ...]) -> FloatArray:
         """Return the bytes a second (mounts,) that some nodes read from each mount, or write to it."""
         mount, mine = self.mount(), self.on(nodes)

@@ -9,7 +9,8 @@ they report no steps, their GPUs wait, at their usual clock and for longer than 
 requests are under way (Little's law), for what it waited for long before, or while it moves more than it did. Unless
 those that move most of it report that they wait no longer than they did, it alerts, too, where throughput halves; where
 clients' requests take a twentieth of every second more than they did, the median one's, too, and GPUs do not show that
-most work as ever; or, where nobody counts them, queue on every client. Else it is of severity info.
+most work as ever; or, where nobody counts them, queue on every client. It alerts as well where the kernels of two
+clients say that servers of its kind do not answer. Else it is of severity info.
 A mount that never was quick, or that jobs ask more of than it has, is slow when jobs that read from it wait for
 `starving_share` of their steps on most ranks for 150 s while its reads take three times what they do at little load
 (six times what other mounts take; 20 ms where there is nothing to compare with), unless it does what it always did at
@@ -38,6 +39,7 @@ from detectors.contract import (
     FloatArray,
     Instant,
     IntArray,
+    LogRecord,
 )
 from detectors.core.columns import REUSED, Columns, column
 from detectors.core.evidence import Evidence, odds_in_words, threshold
@@ -58,6 +60,7 @@ from detectors.storage.effect import (
     of_part,
 )
 from detectors.storage.habit import IDLE, LoadHabit
+from detectors.storage.hosts import Hosts
 from detectors.storage.part import WINDOW_S, Part, Parts
 from detectors.storage.use import GpuUse, JobsUse
 from detectors.storage.voices import Voices
@@ -87,7 +90,6 @@ _NAMED: Final = 8
 """Of the nodes that are slow so many are named."""
 _RELEASE_MS = 200_000
 """Storms that come and go within minutes are one event; within the five minutes in which a resolve is due."""
-_LOCAL = ("nvme", "local", "ssd", "tmpfs", "ramfs", "xfs", "ext4")
 _FORGET_MS = 3_600_000
 _INFO = "odd"
 _ACTION = (
@@ -114,7 +116,7 @@ class Storage(BaseDetector):
     config_type: ClassVar[type[DetectorConfig]] = StorageConfig
     KEPT = (
         "_names", "_jobs", "_clients", "_waits", "_mounts", "_usual", "_parts", "_own", "_whole", "_evidence", "_gpus",
-        "_use",
+        "_use", "_hosts",
     )  # fmt: skip
     _config: StorageConfig
 
@@ -127,9 +129,12 @@ class Storage(BaseDetector):
         self._parts = Parts(fleet, self.tails, self._config.latency_rise, _LASTING_WINDOWS)
         self._own, self._whole, self._evidence = LoadHabit(), LoadHabit(), Evidence().along(REUSED)
         """By mount and direction, 2 mount + way: the habit by the direction's own load, by both; the evidence."""
-        self._local = {
-            str(mount["mount"]) for mount in fleet.topology.get("mounts", ()) if str(mount.get("kind")) in _LOCAL
-        }
+        self._hosts = Hosts(fleet)
+
+    def logs(self, records: Sequence[LogRecord]) -> Sequence[Finding]:
+        """Note what kernels say of servers that do not answer."""
+        self._hosts.take(records)
+        return ()
 
     def observe(self, batch: Batch) -> Sequence[Finding]:
         """Note what clients and jobs report; it is looked at when a window ends."""
@@ -156,6 +161,7 @@ class Storage(BaseDetector):
         self._waits.close(now, WINDOW_S, held)
         if len(self._mounts):
             self._use.close(now, self._gpus.means(), self._jobs, WINDOW_S, held)
+        self._hosts.forget(now, {str(case.entity["mount"]) for case in self._book.cases() if not case.aspect})
         looks = self._clients.looks(now, self._mounts.looked)
         found = self._judge(now, looks) if len(looks.mounts) else []
         self._forget(now)
@@ -175,7 +181,7 @@ class Storage(BaseDetector):
     def _judge(self, now: Instant, looks: Looks) -> list[Finding]:
         mounts = looks.mounts
         self._mounts.looked[mounts] = now
-        local = np.array([self._names.names[mount] in self._local for mount in mounts.tolist()], bool)
+        local = np.array([self._names.names[mount] in self._hosts.local for mount in mounts.tolist()], bool)
         entities = 2 * mounts + np.array([[READ], [WRITE]])
         expected, rise, high = self._compare(looks, entities, local)
         spread = np.maximum(self._own.spread[entities], _LEAST_SPREAD)
@@ -258,9 +264,8 @@ class Storage(BaseDetector):
         count = np.where(starves, np.minimum(count + 1, 2 * _STARVING_WINDOWS), count // 2)
         self._mounts.starving[looks.mounts] = count
         since = self._mounts.starving_since[looks.mounts]
-        self._mounts.starving_since[looks.mounts] = np.where(
-            count > 0, np.where(since < 0, now - _WINDOW_MS, since), -1
-        )
+        since = np.where(since < 0, now - _WINDOW_MS, since)
+        self._mounts.starving_since[looks.mounts] = np.where(count > 0, since, -1)
         return starves
 
     def _needed(self) -> float:
@@ -294,15 +299,15 @@ class Storage(BaseDetector):
         slow = f"{_WORDS[way]}s take {latency[way]:.3g} ms, {times:.1f} times what they do at like throughput"
         if starving and not rise[way] > 0:
             slow = f"reads take {latency[READ]:.3g} ms"
-        effect = ""
+        figures, effect = self._hosts.waiting(self._clients, name, since)
         if worst is not None:
-            figures, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
-            evidence |= figures
-        elif not voices.settled(looks, place):
+            more, effect = of_job(self._waits, self._use, worst, str(self._jobs.names[worst]))
+            figures |= more
+        elif not effect and not voices.settled(looks, place):
             fall = self._parts.fall(looks, self._clients, mount, rise >= math.log1p(self._config.latency_rise))
             more_s = 0.0 if voices.work(mount) else self._clients.more_s(mount, rise)
             figures, effect = of_clients(self._usual, looks, place, fall, more_s)
-            evidence |= figures
+        evidence |= figures
         if not starving:
             evidence["by_chance"] = odds_in_words(wealth, 2 * self._names.taken, WINDOW_S)
         severity: Any = "info" if not effect else "page" if starving else "ticket"

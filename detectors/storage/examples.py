@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from detectors.contract import FloatArray
+from detectors.contract import FloatArray, LogRecord
 from detectors.engine.rows import KeyColumn, Rows
 from detectors.fleet.fleet import Job, JobEvent
 from detectors.laws import Examples, Fault
@@ -171,6 +171,16 @@ NFS: Final = Site(reads_from=1, read_gb_s=0.9, begins_s=420, starving_share=0.4,
 SILENT: Final = replace(tape_of(SERVERS), rows=tape_of(SERVERS).rows[:1])
 """A job that reports no steps, on a mount that is slow."""
 
+KERNELS: Final = replace(
+    tape_of(replace(SERVERS, wait_share=0.0, seed=7)),
+    topology={**tape_of(SERVERS).topology, "mounts": [{"mount": "/scale", "kind": "nfs"}]},
+    logs=[
+        LogRecord(START + at, "kernel", "[9391.1] nfs: server fs1 not responding, still trying", "warning", name(node))
+        for at, node in ((540_000, 1), (555_000, 3))
+    ],
+)
+"""A job waits no longer than it did; the kernels of two of its nodes do."""
+
 EXAMPLES = Examples(
     healthy=[
         tape_of(Site(checkpoints=[(400, 445), (700, 745)], loads=[(500, 600)], seed=3)),
@@ -181,6 +191,7 @@ EXAMPLES = Examples(
         Fault(tape_of(SERVERS), {"mount": "/scale"}, START + 480_000),
         Fault(tape_of(NFS), {"mount": "/nfs"}, START + 420_000),
         Fault(tape_of(POOL), {"mount": "/scale"}, START + 480_000),
+        Fault(KERNELS, {"mount": "/scale"}, START + 480_000),
         Fault(
             with_gpus(SILENT, lambda at_s: 0.4 * ((at_s >= 480) & (at_s < 720))), {"mount": "/scale"}, START + 480_000
         ),

@@ -21,7 +21,7 @@ FAR = 0.1
 _SLOWER = 3.0
 """Steps take longer for many reasons besides storage: a step time counts for a third of a wait for data, and not at all
 where the job reports how long it waits."""
-_LEAD_MS = 300_000
+LEAD_MS = 300_000
 """Clients wait a little before the mount's mean shows it; steps that were longer long before have another cause."""
 _LAG_MS = 600_000
 """Steps that come to be longer so long after a mount is slow have another cause: caches and read-ahead last minutes."""
@@ -36,7 +36,7 @@ def since_when(longer: BoolArray, since: IntArray, now: Instant) -> IntArray:
 
 def soon(longer_since: IntArray, since: Instant) -> BoolArray:
     """Return which jobs (jobs,) began to take longer, `longer_since` (ms), about when a mount came to be slow."""
-    return np.asarray((longer_since >= since - _LEAD_MS) & (longer_since <= since + _LAG_MS))
+    return np.asarray((longer_since >= since - LEAD_MS) & (longer_since <= since + _LAG_MS))
 
 
 class Waits(Columns):
@@ -119,7 +119,7 @@ class Waits(Columns):
         """Return by how much of its time (jobs,) each job waits more than it did, for what is slow `since` then; NaN
         where it reports no steps now.
         """
-        waits = np.where(self.waits_since >= since - _LEAD_MS, self.wait_rise, 0.0)
+        waits = np.where(self.waits_since >= since - LEAD_MS, self.wait_rise, 0.0)
         longer = np.where(soon(self.longer_since, since), self.step_rise / _SLOWER, 0.0)
         rise = np.where(np.isfinite(self.share), waits, longer)
         return np.where(self.reported(now), rise, np.nan)

@@ -103,11 +103,11 @@ def with_gone_company(tape: Tape, other: Tape) -> Tape:
 
 
 def _renamed(entry: Any) -> Any:
-    """Return a node, switch or link of a topology under its new name."""
+    """Return a node, switch, link or mount of a topology under its new name."""
     if not isinstance(entry, dict):
         return entry
     renamed = dict(entry)
-    for name in ("name", "switch"):
+    for name in ("name", "switch", "mount"):
         if name in renamed:
             renamed[name] = f"{renamed[name]}{GONE}"
     for end in ("a", "b"):

@@ -6,13 +6,15 @@ or if the counter of throttled time (else that of one of these reasons) moves a 
 where the driver says nothing, if the GPU is near its limit or far hotter than its peers, hotter than any that keeps
 its clock, and its clock lies below its peers'. Time held down adds up and leaks away, so that steps and scrapes of
 any length count alike. With an alarm of the node's fans or inlet two readings are enough, and the node is named, from
-the alarm on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute.
+the alarm on; most of a node's busy GPUs also make one finding on the node; one GPU alone is named after a minute: as a
+page where it costs a tenth of its clock, else as a note, and as a ticket when that lasts and its heat sink is to blame.
 Without the driver's word and any alarm the loss of clock must also be beyond what chance brings in this cluster,
 unless the GPU is at its limit and far hotter than its peers, or in a job of one node than its model's on others
 (`heat`). Fans that have failed hold a finding open.
 
 It is wrong where several heat sinks of a node fail at a time (named as the node). Without the driver's word it misses
-what costs less than a tenth of the clock, and a limit far lower than the model's while all peers are warm.
+what costs less than a tenth of the clock, of one GPU at its limit less than a twentieth, and a limit
+far lower than the model's while all peers are warm.
 """
 
 from collections.abc import Sequence
@@ -31,6 +33,7 @@ from detectors.contract import (
     Instant,
     IntArray,
     LogRecord,
+    Severity,
 )
 from detectors.core.tails import Tails
 from detectors.engine.state import pack, unpack
@@ -60,7 +63,10 @@ _NODE_SHARE: Final = 0.5
 """One heat sink is one GPU; what has half a node's is the air."""
 _ALARM_MS: Final = 3_600_000
 """Warm air takes a quarter of an hour and more to bring GPUs to their limit: an alarm of the last hour is the onset."""
-_HARMLESS: Final = "harmless"
+_MILD_S: Final = 150.0
+"""As long as a GPU must be free until a finding is over: what lasts so long is no moment between two steps."""
+_ASPECTS: Final[dict[Severity, str]] = {"page": "", "ticket": "mild", "info": "harmless"}
+"""What costs more later is another finding."""
 
 
 class ThermalThrottle:
@@ -165,15 +171,22 @@ class ThermalThrottle:
         sure = fresh_ones[self._held_for(fresh_ones, _ALONE_S) & self._sure(fresh_ones)]
         return [
             finding
-            for gpu, costs in zip(sure.tolist(), self._costs(now, sure).tolist(), strict=True)
-            for finding in self._fire(now, node, gpu, np.array([gpu]), mates, None, fresh, harmless=not costs)
+            for gpu, severity in zip(sure.tolist(), self._severities(now, sure), strict=True)
+            for finding in self._fire(now, node, gpu, np.array([gpu]), mates, None, fresh, severity)
         ]
 
-    def _costs(self, now: Instant, those: IntArray) -> BoolArray:
-        """Return which of some GPUs are slower for it by what their jobs may feel, (n,), or read no clock."""
+    def _severities(self, now: Instant, those: IntArray) -> list[Severity]:
+        """Return how severe it is that heat holds each of some GPUs alone.
+
+        A page where its job may feel it, or no clock is read; else a ticket where its own heat sink is to blame for it
+        as long as `_MILD_S`: that gets no better by itself.
+        """
         peers = self._gpus.lacks(those, now)[0]
         usual = np.where(np.isfinite(peers), peers, self._gpus.usual["clock"].level[those])
-        return np.asarray(~(self._gpus.clock[those] > COSTS * usual))
+        costs = ~(self._gpus.clock[those] > COSTS * usual)
+        mild = self._heat.alone(those, now) & self._held_for(those, _MILD_S)
+        severities: list[Severity] = np.where(costs, "page", np.where(mild, "ticket", "info")).tolist()
+        return severities
 
     def _held_for(self, gpus: IntArray, seconds: float) -> BoolArray:
         enough = self._heat.spent_ms[gpus] >= seconds * 1000 - 1000  # less the jitter of scrapes
@@ -185,7 +198,7 @@ class ThermalThrottle:
 
     def _fire(
         self, now: Instant, node: str, gpu: int, held: IntArray, mates: IntArray, alarm: Alarm | None, fresh: BoolArray,
-        *, harmless: bool = False,
+        severity: Severity = "page",
     ) -> list[Finding]:  # fmt: skip
         whole, layout = gpu == WHOLE_NODE, self._gpus.layout
         inlet, usual_inlet = self._cooling.inlet(node)
@@ -207,13 +220,13 @@ class ThermalThrottle:
             layout.named(node, gpu),
             gpu=gpu,
             started_at=min(now, self._onset(held, alarm)),
-            severity="info" if harmless else "page",
+            severity=severity,
             score=score(case),
             summary=summary(self._gpus, self._heat, case, whole=whole),
             action=action(case, whole=whole),
             evidence=evidence(self._gpus, self._heat, case),
-            aspect=_HARMLESS if harmless else "",
-            memo={"again": not harmless and self._book.returned(now, _FAULT, layout.named(node, gpu))},
+            aspect=_ASPECTS[severity],
+            memo={"again": severity == "page" and self._book.returned(now, _FAULT, layout.named(node, gpu))},
         )
 
     def _onset(self, held: IntArray, alarm: Alarm | None) -> Instant:

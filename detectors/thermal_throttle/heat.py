@@ -21,6 +21,9 @@ _LEAK: Final = 0.5
 """Time held down leaks away half as fast: throttling that pauses between steps adds up."""
 _ALARMED_RATIO: Final = 0.98
 """Of its own clock, two steps of 15 MHz at 1980: at its limit, in air that its BMC calls too warm, heat holds it."""
+_EASED: Final = 0.95
+"""Of its peers' clock and its own: a GPU at its limit and far hotter than its peers, well below its power limit, has no
+other reason to lose half of what a power cap takes."""
 _CAPPED: Final = 0.9
 """Of its power limit, at least: so much draws a GPU whose clock a power cap takes (A100: 360 to 400 of 400 W)."""
 _AT_CAP: Final = 0.98
@@ -77,11 +80,10 @@ class Heat(Columns):
         """Return which of some GPUs at work heat holds down, of which the driver says so, and of which it is plain."""
         gpus, hot = self._gpus, self._hot(those)
         temp, clock, own = gpus.temp[those], gpus.clock[those], gpus.usual["clock"].level[those]
-        peers_clock, peers_power, peers_temp, warmest = gpus.lacks(those, now)
+        lacks = gpus.lacks(those, now)
+        peers_clock, peers_power, _, warmest = lacks
         slow = clock <= SLOWED * np.where(np.isfinite(peers_clock), peers_clock, own)
-        # What draws more is warmer for that: the rise above the air is proportional to power.
-        rise = np.maximum(peers_temp - _AIR_C, 0.0) * np.fmax(gpus.power[those] / peers_power, 1.0)
-        beyond = temp >= np.fmax(peers_temp, _AIR_C + rise) + self._config.peer_excess_k
+        beyond = self._chip_beyond(those, lacks)
         # A bit alone may be stuck: the temperature or the clock must bear it out, where either is known.
         blind = ~np.isfinite(temp) & ~np.isfinite(gpus.memory[those]) & ~np.isfinite(clock)
         # A counter that creeps, in a unit that is nowhere stated, may look like a third of the time.
@@ -95,10 +97,29 @@ class Heat(Columns):
         usual, most = self._memory_of_peers(those, now)
         memory, hbm = gpus.memory[those], self.hot_memory(those)
         beyond |= hbm & (memory >= usual + self._config.peer_excess_k)
+        eased = hot & beyond & (clock <= _EASED * peers_clock) & ~(clock > _EASED * own)
+        slow |= eased & (gpus.power[those] < _CAPPED * gpus.limit[those])
         by_heat = (hot | beyond) & slow & ~harder & (~(temp <= warmest) | (hbm & ~(memory <= most)))
         of_node = self._of_its_node(now, those, hot)
         shown = by_heat | of_node | (alarmed & hot & (clock <= _ALARMED_RATIO * own))
         return stated | (~has_bits & shown), stated, ~has_bits & ((by_heat & hot & beyond) | of_node)
+
+    def alone(self, those: IntArray, now: Instant) -> BoolArray:
+        """Return which of some GPUs are at their limit and far hotter than their peers: it is their own heat sink."""
+        memory, (usual, _) = self._gpus.memory[those], self._memory_of_peers(those, now)
+        beyond = self._chip_beyond(those, self._gpus.lacks(those, now))
+        beyond |= self.hot_memory(those) & (memory >= usual + self._config.peer_excess_k)
+        return self._hot(those) & beyond
+
+    def _chip_beyond(self, those: IntArray, lacks: tuple[FloatArray, ...]) -> BoolArray:
+        """Return which of some GPUs' chips are far hotter than their peers', of which they lack so much.
+
+        What draws more is warmer for that: the rise above the air is proportional to power.
+        """
+        _, power, temp, _ = lacks
+        rise = np.maximum(temp - _AIR_C, 0.0) * np.fmax(self._gpus.power[those] / power, 1.0)
+        bar = np.fmax(temp, _AIR_C + rise) + self._config.peer_excess_k
+        return np.asarray(self._gpus.temp[those] >= bar)
 
     def _of_its_node(self, now: Instant, those: IntArray, hot: BoolArray) -> BoolArray:
         """Return which of some GPUs at work are held down with all that they are compared with, by their node's air.

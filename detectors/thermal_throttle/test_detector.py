@@ -357,3 +357,25 @@ def test_memory_at_its_limit_holds_down_a_gpu_whose_chip_is_cool(others_c: float
     alerts = run(changed(tape, "DCGM_FI_DEV_MEMORY_TEMP", memory))
     assert [dict(one.entity) for one in alerts if one.state == "firing"] == found
     assert all("its memory 96 C" in one.summary for one in alerts if one.state == "firing")
+
+
+@pytest.mark.parametrize(
+    ("fields", "watts", "peers_c", "severities"),
+    [(SINK, 320, 62, ["info", "ticket"]), (SINK, 320, 80, ["info"]), (DEFAULT_SINK, 320, 62, ["info", "ticket"]),
+     (DEFAULT_SINK, 320, 80, []), (DEFAULT_SINK, 380, 62, [])],
+    ids=["stated", "stated, all are warm", "default fields", "default fields, all are warm", "at its power limit"],
+)  # fmt: skip
+def test_a_heat_sink_that_costs_little_is_a_ticket_when_it_lasts(
+    fields: Scene, watts: float, peers_c: float, severities: list[str]
+) -> None:
+    """At its limit and far hotter than its peers; by less than a tenth of the clock nobody is paged."""
+    scene = replace(fields, heats=[replace(SINK.heats[0], until_s=600)], cluster=replace(SINK.cluster, minutes=15))
+    tape, limits = tape_of(scene), {"gpus": [{"gpu": gpu, "power_limit_w": 400.0} for gpu in range(4)]}
+    tape = replace(tape, topology={"nodes": [node | limits for node in tape.topology["nodes"]]})
+    tape = changed(tape, "DCGM_FI_DEV_SM_CLOCK", lambda *of: np.where(of[3] < 1300, 1300, of[3]))
+    tape = changed(tape, "DCGM_FI_DEV_POWER_USAGE", lambda *of: np.where(of[3] == 320, watts, of[3]))
+    tape = changed(tape, "DCGM_FI_DEV_GPU_TEMP", lambda *of: np.where(of[3] < 80, of[3] - 62 + peers_c, of[3]))
+    found = run(tape)
+    assert [one.severity for one in found if one.state == "firing"] == severities
+    assert [one.severity for one in found if one.state == "resolved"] == severities
+    assert {str(dict(one.entity)) for one in found} <= {str(HOT[0])}
