@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from detectors.link_fault.announced import Announced
 from detectors.link_fault.examples import AT_S, NIC, PORT, SCENE, cable_lowered, lowered
 from detectors.link_fault.test_detector import UPLINK, firing, run
 from detectors.tapes.cluster import START, line, name, tape_of, without
@@ -27,6 +28,10 @@ from detectors.tapes.cluster import START, line, name, tape_of, without
         (f"ops: reseating optic {UPLINK['switch']} {UPLINK['port']}, no job on it", "scheduler", None, "info"),
         (f"CHG-18: {UPLINK['switch']} {UPLINK['port']} swap of the cable at ten", "scheduler", None, "info"),
         (f"ops: reseating optic {UPLINK['switch']} Ethernet99", "scheduler", None, "page"),
+        (f"ops: CHG-20 optics swap on {UPLINK['switch']} {UPLINK['port']}: shutdown soon", "scheduler", None, "info"),
+        (f"ops: CHG-20 optics swap on {UPLINK['switch']} Ethernet99: shutdown soon", "scheduler", None, "page"),
+        (f"ops: QSFP replacement on {UPLINK['switch']} p98, spares carry the load", "scheduler", None, "page"),
+        (f"ops: P1 transceiver swap on {UPLINK['switch']}", "scheduler", None, "info"),
         (f"CHG-19 {UPLINK['switch']} Ethernet99 admin down by operator for optic swap", "scheduler", None, "page"),
         (f"CHG-19 {UPLINK['switch']} Ethernet0-127 admin down for the swap of a line card", "scheduler", None, "info"),
         (f"CHG-19 {UPLINK['switch']} admin down by operator for line card swap", "scheduler", None, "info"),
@@ -61,6 +66,25 @@ def test_what_goes_down_for_work_that_was_announced_is_information(
     (found,) = run(tape)
     assert (dict(found.entity), found.severity) == (UPLINK, severity)
     assert ("announced" in found.summary) == (severity == "info")
+
+
+@pytest.mark.parametrize("words", ["NET-505 {switch} NOS upgrade", "CHG-20 optics swap on {switch} {port}"])
+def test_work_that_is_announced_again_while_it_goes_on_was_announced_before(words: str) -> None:
+    tape = lowered(tape_of(replace(SCENE, minutes=12)), "switch", [(AT_S, 1e9)], **UPLINK)
+    text = words.format(**UPLINK)
+    logs = [line(at_s, "scheduler", text, node=None, severity="info") for at_s in (AT_S - 60, AT_S + 120)]
+    (found,) = run(replace(tape, logs=logs))
+    assert found.severity == "info"
+
+
+def test_lines_on_work_of_a_version_that_kept_the_last_alone_are_read() -> None:
+    announced = Announced()
+    announced.load([{"leaf-1": 1000}, [], {}, {}])
+    ends = [("switch", "leaf-1", "Ethernet0")]
+    assert [announced.covers(ends, at) for at in (999, 1000, 7_201_000, 7_201_001)] == [False, True, True, False]
+    again = Announced()
+    again.load(announced.snapshot())
+    assert again.snapshot() == announced.snapshot()
 
 
 @pytest.mark.parametrize(("later_s", "severity"), [(20, "info"), (70, "page")])
