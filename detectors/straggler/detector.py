@@ -47,9 +47,9 @@ from detectors.straggler.known_causes import KnownCauses
 from detectors.straggler.late_ranks import Late, wait_for_storage
 from detectors.straggler.rank_places import Places, places_of
 from detectors.straggler.ranks import WARM_UP_STEPS, Ranks
-from detectors.straggler.readings import LATE, LONG_WORK, SILENT, SLOW_CLOCK, STARVED
+from detectors.straggler.readings import LATE, LONG_WORK, SAME_ORDER, SILENT, SLOW_CLOCK, STARVED
 from detectors.straggler.slow_links import SlowLink, SlowLinks, report_on
-from detectors.straggler.suspects import EXPLAINS, SAME_ORDER, Suspect, action_for, report_of
+from detectors.straggler.suspects import EXPLAINS, Suspect, action_for, report_of
 from detectors.straggler.watch import Watch
 from detectors.straggler.windows import WINDOW_S
 

@@ -15,6 +15,7 @@ from detectors.core.columns import Columns, column, keep_known
 from detectors.core.statistics import clamp, median_of
 from detectors.fleet.fleet import Fleet
 from detectors.fleet.gpus import GpuLayout, reported
+from detectors.signals.bmc_alarms import alarm_line
 from detectors.signals.brakes import BY_TWO, COSTS, HALVED, NODE_LEFT, SLOWED, UNSPENT
 from detectors.signals.heat_limits import HeatLimits
 from detectors.signals.link_lines import BACK, LOST
@@ -50,6 +51,8 @@ _MOVES: Final = -np.expm1(-np.arange(_HOLDS_MS + 1) / _MEAN_MS)
 """How far the mean moves to a reading that comes so many ms after the one before: to look it up takes a tenth."""
 _LINES_MS: Final = 600_000
 """A line about a fault comes minutes before or after what it does to a job."""
+_SUPPLY_MS: Final = 120_000
+"""Firmware brakes within seconds of a supply's failure; its line comes up to a minute late, and clocks are means."""
 _RECONNECTS_MS: Final = 60_000
 """What a link did to a step is over in the minute after it is back: transports send again within seconds."""
 _KEEP_MS: Final = 86_400_000
@@ -61,6 +64,10 @@ _SERIOUS: Final = frozenset({"error", "critical"})
 _NVLINK: Final = "DCGM_FI_DEV_NVLINK_"
 _GOES_ON_FROM: Final = (0, 3, 4, 5, 6, 7, 8)
 """Rows of `KnownCauses.now` that the next reading is held against; heat and limit just follow it."""
+_SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
+_LINKS_LEFT: Final = 0.85
+"""Of what its mates exchange over NVLink, and of its own before: what `nvlink` calls a bottleneck."""
+_USUAL_MS: Final = 1_800_000.0
 _REPLAYS, _RECOVERIES = f"{_NVLINK}REPLAY_ERROR_COUNT_TOTAL", f"{_NVLINK}RECOVERY_ERROR_COUNT_TOTAL"
 
 
@@ -72,7 +79,8 @@ class KnownCauses(Columns):
     its power's mean over a minute (W), and the highest limit that it had; `named_at` when it last read as held by
     something that has a name, `linked_at` as one with NVLink errors, `capped_at` as held by its software power cap
     alone, `hot_at` as hot; `stated` whether it ever gave its reasons; `xid` the last code it reported; `latest` its
-    clock, `peak` the highest it had.
+    clock, `peak` the highest it had; `exchanged` what it sends and receives over NVLink at work, in the means of a
+    minute and of half an hour (bytes a second).
     """
 
     axis = "dcgm"
@@ -86,7 +94,8 @@ class KnownCauses(Columns):
     xid: FloatArray = column(np.nan)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    KEPT = ("lines", "links_lost", "links_back", "set_clocks")
+    exchanged: FloatArray = column(np.nan, 2)
+    KEPT = ("lines", "links_lost", "links_back", "set_clocks", "supplies")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:
         super().__init__()
@@ -95,17 +104,25 @@ class KnownCauses(Columns):
         """By node, when its log last reported a fault of its hardware."""
         self.links_lost: dict[str, Instant] = {}
         self.links_back: dict[str, Instant] = {}
+        self.supplies: dict[str, Instant] = {}
+        """By node, when its BMC first reported a power supply as failed, until it reports it as well again."""
         self.set_clocks = SetClocks()
         self._heat_limits = HeatLimits(layout)
 
     def begin_afresh(self, name: str) -> None:
-        """Go on without the links and clocks that older versions did not note."""
-        if name not in ("links_lost", "links_back", "set_clocks"):
+        """Go on without the links, clocks and supplies that older versions did not note."""
+        if name not in ("links_lost", "links_back", "set_clocks", "supplies"):
             super().begin_afresh(name)
 
     def take_lines(self, records: Sequence[LogRecord]) -> None:
         """Note when lines reported a fault of a node's hardware, or that a NIC lost its link."""
         for record in records:
+            alarm = alarm_line(record)
+            if alarm is not None and record.node and alarm[0] == "supply":
+                if alarm[2]:
+                    self.supplies.pop(record.node, None)
+                else:
+                    self.supplies.setdefault(record.node, record.at)
             if record.source == "kernel" and record.node:
                 if LOST.search(record.message):
                     self.links_lost[record.node] = record.at
@@ -174,12 +191,23 @@ class KnownCauses(Columns):
         if np.count_nonzero(hot):
             self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
+        if _SENT in batch.sound or _RECEIVED in batch.sound:
+            self._take_exchanged(where, of(_SENT), of(_RECEIVED), busy, since_ms)
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
-        allowed = np.fmax(allowed, limit)
-        read = (moved, heat, limit, carried, crc, retries, resent, drawn, allowed)
+        read = (moved, heat, limit, carried, crc, retries, resent, drawn, np.fmax(allowed, limit))
         for row, value in zip(self.now, read, strict=True):
             keep_known(row, where, value)
         self.at[where] = at
+
+    def _take_exchanged(
+        self, where: Any, sent: FloatArray, received: FloatArray, busy: BoolArray, since_ms: IntArray
+    ) -> None:
+        both = np.where(np.isnan(sent + received), np.fmax(sent, received), sent + received)
+        both = np.where(busy, both, np.nan)
+        for kept, mean_ms in zip(self.exchanged, (_MEAN_MS, _USUAL_MS), strict=True):
+            before = kept[where]
+            now = before - np.expm1(-since_ms / mean_ms) * (both - before)
+            keep_known(kept, where, np.where(np.isnan(before), both, now))
 
     def _take_xids(self, gpus: IntArray, at: IntArray, code: FloatArray) -> None:
         """Note as a line of the kernel's what a GPU reports instead: its last XID, where it is not that of before."""
@@ -218,7 +246,8 @@ class KnownCauses(Columns):
         others = np.setdiff1d(peers, those)
         given_less = len(those) > 1 and self._capped(node, those, self._alike(node, others))
         spread = len(those) == 1 and self._capped_with_mates(node, those, drew)
-        if given_less or spread or self._capped_to_a_cost(node, peers) or self._held_with_peers(those, peers):
+        capped = given_less or spread or self._capped_to_a_cost(node, peers) or self._held_with_peers(those, peers)
+        if capped or self._lost_a_supply(node, peers, since) or self._exchanges_less(node, those, peers):
             return True
         if len(those) > 1 and one.clock <= SLOWED:
             held = now - self.capped_at[those] <= _HOLDS_MS
@@ -303,6 +332,29 @@ class KnownCauses(Columns):
         clock, others = self.now[CLOCK, members], self.now[CLOCK, np.setdiff1d(peers, members)]
         return bool(lowered.all() and median_of(clock) <= COSTS * median_of(others))
 
+    def _lost_a_supply(self, node: str, peers: IntArray, since: Instant) -> bool:
+        """Return whether a power supply of a node has failed, and the clocks of its GPUs lie below those of the job's
+        others since: firmware brakes all of them, to a clock that may be the same for each, as one that was set.
+        """
+        lost = self.supplies.get(node)
+        if lost is None or since < lost - _SUPPLY_MS:
+            return False
+        members = self._layout.members(node)
+        members = members[members < self.count]
+        others = median_of(self.now[CLOCK, np.setdiff1d(peers, members)])
+        own = self.now[CLOCK, members]
+        return bool(median_of(own / self.peak[members]) <= _SLOWED and not median_of(own) > _SLOWED * others)
+
+    def _exchanges_less(self, node: str, those: IntArray, peers: IntArray) -> bool:
+        """Return whether a GPU's NVLinks carry less than those of its mates in the job, and than they used to beside
+        theirs: it is in its collectives for longer. Who computes longer exchanges as much as ever in each step.
+        """
+        mates = np.intersect1d(np.setdiff1d(self._layout.members(node), those), peers)
+        if len(those) > 1 or len(mates) < 2:
+            return False
+        now, usual = (kept[those[0]] / median_of(kept[mates]) for kept in self.exchanged)
+        return bool(now <= _LINKS_LEFT * min(1.0, usual))
+
     def _held_with_peers(self, those: IntArray, peers: IntArray) -> bool:
         """Return whether some GPUs, as most of their peers, draw all of a power limit that was lowered for all of them:
         at like power chips run at unlike clocks (Sinha et al., SC22), and the cap is somebody's decision.
@@ -332,4 +384,5 @@ class KnownCauses(Columns):
         self.lines = {node: at for node, at in self.lines.items() if now - at <= _KEEP_MS}
         self.links_lost = {node: at for node, at in self.links_lost.items() if now - at <= _KEEP_MS}
         self.links_back = {node: at for node, at in self.links_back.items() if node in self.links_lost}
+        self.supplies = {node: at for node, at in self.supplies.items() if now - at <= _KEEP_MS}
         self.set_clocks.forget(now - _KEEP_MS)

@@ -46,6 +46,11 @@ _COST_LOOKS: Final = 16
 """A quarter of what is remembered: a lag that grows over forty minutes is not outweighed by its beginning."""
 _ALIKE: Final = 0.02
 """Deviation of ranks' computation: that of dense models is 0.6 to 2 % in recordings of others, of experts 4 to 18 %."""
+_MOST: Final = 2 / 3
+"""Of the ranks of a dense model, that lie within its deviation: one stage of four may have more to do, and a host be
+slow. Half may be alike by chance where work is uneven."""
+_SPARSE: Final = 2.0
+"""Less than every other step is reported: what else lies between two looks is pauses, and the grid."""
 _LOOKS, _MOVED = 3, 0.5
 """By the middle of so many looks, this part of it: work that one has more need not all come from one other."""
 _KEPT_UP_MS, _LASTS_MS = 900_000, 180_000
@@ -155,8 +160,15 @@ class Ranks(Comparison):
         self.every_s = max(self.look_s, min(apart_s, self._apart_s))  # one pause does not count
         self._begun, self._apart_s = begun, apart_s
         x, held_too = np.log(self.computes_s[who])[None, :], np.isin(who, held) if held else np.zeros(len(who), bool)
-        self.look(Look(who, one, Groups(one, 1), x, steps, held_too, begun, self.look_s, self.every_s))
+        self.look(Look(who, one, Groups(one, 1), x, steps, held_too, begun, self._stands_for_s, self.every_s))
         return True
+
+    @property
+    def _stands_for_s(self) -> float:
+        """How long the last look is worth, s: where ranks report one step out of many, it stands for all of them. A
+        job would be new for an hour else, and who becomes slow in it its own habit.
+        """
+        return self.every_s if self.every_s > _SPARSE * self.look_s else self.look_s
 
     def starved(self, share: float) -> tuple[IntArray, IntArray]:
         """Return the ranks that wait longer for data than the others do, by a share of the step, and those of them that
@@ -223,7 +235,8 @@ class Ranks(Comparison):
         return float(np.log1p(longer_s / max(float(self.computes_s[rank]) - longer_s, 1e-6)))
 
     def _learn_s(self, look: Look) -> float:
-        return _LEARN_FEW_S if len(look.who) <= _FEW else _LEARN_S
+        learn_s = _LEARN_FEW_S if len(look.who) <= _FEW else _LEARN_S
+        return max(learn_s, _LOOKS * look.spent_s) if look.spent_s > self.look_s else learn_s
 
     def _change(self, moved: FloatArray, look: Look) -> FloatArray:
         known, n = np.isfinite(moved[0]), len(look.who)
@@ -283,7 +296,7 @@ class Ranks(Comparison):
         (habit,) = self.habits
         scatter = _own_scatter(self.recent[:, who].T)
         scatter = np.where(np.isfinite(scatter), scatter, _NORMAL * habit.spread[who])
-        looks = np.maximum(habit.learnt_s[who] / max(self.look_s, 1e-6), 1.0)
+        looks = np.maximum(habit.learnt_s[who] / max(self._stands_for_s, 1e-6), 1.0)
         error = np.maximum(scatter, np.quantile(scatter, _NOISY)) / np.sqrt(looks)
         return np.asarray(np.maximum(error, FLOOR / APART) * should / self.step_s)
 
@@ -338,7 +351,9 @@ class Ranks(Comparison):
 def _are_alike(compute: FloatArray) -> bool:
     """Return whether ranks compute equally long, (n,) s, but for a few of them."""
     logs = np.log(compute)
-    return median_of(np.abs(logs - median_of(logs))) <= _ALIKE / MAD_TO_SIGMA
+    away = np.abs(logs - median_of(logs))
+    most = np.count_nonzero(away <= APART * _ALIKE) >= _MOST * len(away)
+    return bool(most and median_of(away) <= _ALIKE / MAD_TO_SIGMA)
 
 
 def _longest_of_others(compute: FloatArray, unit: IntArray) -> FloatArray:

@@ -84,6 +84,8 @@ _SPARED: Final = float(np.log(0.95))
 A whole node may have been given other work: an evaluation."""
 _FAR: Final = float(np.log(1 / 1.15))
 """Chips of a model differ by a tenth under a cap; further below its mates no clock is by itself, however active."""
+SAME_ORDER: Final = 2.0
+"""What is measured apart of one cause, as the culprit's lag and what its job lost, agrees to a factor of two."""
 LOW: Final = float(np.log(0.95))
 """Memory runs at one clock while a GPU works, the same on all of a model; only what holds it down lowers it."""
 _DRAWS_MORE: Final = 2.0
@@ -269,7 +271,10 @@ def _lags(apart: FloatArray, done: FloatArray, shared: BoolArray | bool) -> Floa
     active, idle = np.fmax(apart[TENSOR], apart[MEMORY]), -apart[BUSY]
     explained = _explained(apart)
     waits_at = np.where(apart[BUSY] >= apart[SM] / 2, 0.0, _WAITS_AT_SM)  # who does not spin idles
-    longer = np.fmax(apart[MEMORY] - explained, than_who_waits(apart[SM] - explained, waits_at))
+    by_sm = than_who_waits(apart[SM] - explained, waits_at)
+    # Warps that wait for slow memory hold their SM: memory that alone is used more is read at another moment.
+    by_memory = np.fmin(apart[MEMORY] - explained, SAME_ORDER * np.maximum(by_sm, 0.0))
+    longer = np.fmax(by_memory, by_sm)
     longer = np.fmax(longer, than_who_waits(_drawn(apart, done, shared), WAITS_AT_WATTS))
     capped = _more_work(apart) > -apart[CLOCK]  # a power cap lowers the clock of who works more
     slower = np.where(capped, 0.0, -apart[CLOCK])

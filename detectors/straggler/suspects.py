@@ -11,12 +11,10 @@ from detectors.contract import Entity, FloatArray, Instant, IntArray, Severity
 from detectors.fleet.fleet import Job
 from detectors.straggler.comparison import FLOOR
 from detectors.straggler.job_pace import Effect
-from detectors.straggler.readings import FULL, IDLES_SPARE, LATE, LONG_WORK, LOW, SLOW_CLOCK, STARVED
+from detectors.straggler.readings import FULL, IDLES_SPARE, LATE, LONG_WORK, LOW, SAME_ORDER, SLOW_CLOCK, STARVED
 from detectors.straggler.silent_chips import Silent
 from detectors.straggler.windows import BUSY, CLOCK, MEMORY, POWER, SM, SPENT, TENSOR, UTIL
 
-SAME_ORDER: Final = 2.0
-"""The culprit's lag and what its job lost are measured apart: to a factor of two."""
 PAGE_SHARE: Final = 0.25
 """A job that loses a quarter of its time is worth waking somebody: what NVIDIA's resiliency extension calls a straggler
 (a relative score below 0.75)."""
