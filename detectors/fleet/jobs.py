@@ -57,7 +57,8 @@ _LOOKS_A_DAY: Final = 86_400_000 / (_WINDOW_MS * _EVERY)
 
 class _Gpus(Columns):
     """By GPU: sums and counts of the readings in this window, of utilisation, power and tensor activity; the most
-    memory in use since it was last freed (MiB), and whether it was freed in this window.
+    memory in use since it was last freed (MiB), and whether it was freed in this window; whether its node is `outside`
+    of what a scheduler lists, as all are where there is none.
     """
 
     axis = "dcgm"
@@ -66,6 +67,7 @@ class _Gpus(Columns):
     memory: FloatArray = column(0.0)
     freed: BoolArray = column(False)
     node: IntArray = column(-1)
+    outside: BoolArray = column(True)
 
 
 class _Nodes(Columns):
@@ -92,8 +94,8 @@ class JobFinder:
         self._named = NamedJobs()
         self._listed: dict[str, int] = {}
         """When the scheduler's list last gave a node to a job, ms."""
-        self._outside: BoolArray | None = None
-        """By GPU, whether its node is none of the scheduler's; None where there is none, or all GPUs are."""
+        self._infers = True
+        """Whether there are nodes whose job no list names."""
 
     def scheduler_speaks(self) -> list[JobEvent]:
         """Note that there is a scheduler: what was inferred is over; more is inferred of nodes that it never names."""
@@ -104,7 +106,7 @@ class JobFinder:
         self._jobs.clear()
         self._named.keep_steps()
         self._gpus, self._nodes = _Gpus(), _Nodes()
-        self._names, self._numbers = [], {}
+        self._names, self._numbers, self._infers = [], {}, False
         return events
 
     def take_rows(self, rows: Rows, after: Instant) -> None:
@@ -118,13 +120,10 @@ class JobFinder:
 
     def observe(self, batch: Batch) -> None:
         """Take readings of GPUs."""
-        if batch.kind != "dcgm" or not len(batch.entities) or (self._scheduled and self._outside is None):
+        if batch.kind != "dcgm" or not len(batch.entities) or not self._infers:
             return
         self._extend(batch.reach)
-        counted = np.full(len(self._gpus), self._outside is None)
-        if self._outside is not None:  # who came since then is looked for next time
-            both = min(len(counted), len(self._outside))
-            counted[:both] = self._outside[:both]
+        counted = self._gpus.outside
         for row, name in enumerate(_SUMMED):
             column = batch.sound.get(name)
             if column is None:
@@ -176,7 +175,7 @@ class JobFinder:
     def _outside_jobs(self, now: Instant) -> list[JobEvent]:
         """Return the jobs of nodes that the scheduler does not know: people log in and start them by hand."""
         events: list[JobEvent] = []
-        if self._outside is not None:
+        if self._infers:
             events += self._applied(self._left(now, self._close_window()))
             events += self._applied(self._over(now))
         if now // _WINDOW_MS % _EVERY == 0:
@@ -185,8 +184,11 @@ class JobFinder:
             self._listed = known | dict.fromkeys(listed, now)
             events += self._applied(self._taken_over(now, tuple(listed)))
             outside = np.array([str(node) not in self._listed for node, _ in self._fleet.entities("dcgm")], bool)
-            self._outside = outside if outside.any() else None
-            events += self._begun(now) if self._outside is not None else []
+            self._infers = bool(outside.any())
+            if self._infers:
+                self._extend(len(outside))
+                self._gpus.outside[:] = outside
+                events += self._begun(now)
         return events
 
     def _applied(self, events: list[JobEvent]) -> list[JobEvent]:
@@ -351,7 +353,7 @@ class JobFinder:
         """Return the state as JSON can say it, and arrays."""
         jobs = [[job.job_id, job.nodes, job.start] for job in self._jobs.values()]
         document = {"scheduled": self._scheduled, "names": self._names, "jobs": jobs, **self._named.snapshot()}
-        document |= {"listed": self._listed, "outside": None if self._outside is None else self._outside.tolist()}
+        document |= {"listed": self._listed, "infers": self._infers}
         return document, self._gpus.arrays("jobs_gpu_") | self._nodes.arrays("jobs_node_")
 
     def load(self, document: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
@@ -361,8 +363,7 @@ class JobFinder:
         self._jobs = {job_id: Job(job_id, tuple(nodes), start) for job_id, nodes, start in document["jobs"]}
         self._named.load(document)
         self._listed = dict(document.get("listed", {}))  # older versions did not keep it
-        outside = document.get("outside")
-        self._outside = None if outside is None else np.array(outside, bool)
+        self._infers = document.get("infers", not self._scheduled)
         self._gpus.load(arrays, "jobs_gpu_")
         self._nodes.load(arrays, "jobs_node_")
         if not len(self._nodes):  # as older versions kept it where there is a scheduler

@@ -94,7 +94,7 @@ class KnownCauses(Columns):
     xid: FloatArray = column(np.nan)
     latest: FloatArray = column(np.nan)
     peak: FloatArray = column(np.nan)
-    exchanged: FloatArray = column(np.nan, 2)
+    exchanged: Any = column(np.nan, 2, dtype=np.float32)
     KEPT = ("lines", "links_lost", "links_back", "set_clocks", "supplies")
 
     def __init__(self, fleet: Fleet, layout: GpuLayout) -> None:

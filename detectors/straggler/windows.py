@@ -43,8 +43,8 @@ class Sums(Columns):
     axis = "dcgm"
     used: FloatArray = column(np.nan)
     since: IntArray = column(-1)
-    total: FloatArray = column(0.0, len(_FIELDS))
-    read: NDArray[np.int32] = column(0, len(_FIELDS), dtype=np.int32)
+    total: NDArray[np.float32] = column(0.0, len(_FIELDS), dtype=np.float32)
+    read: NDArray[np.int16] = column(0, len(_FIELDS), dtype=np.int16)
     profiled: BoolArray = column(False, len(_INSTEAD))
     memory_clock: NDArray[np.float32] = column(np.nan, dtype=np.float32)
     BESIDE = ("meter",)
