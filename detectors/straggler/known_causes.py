@@ -67,7 +67,7 @@ _GOES_ON_FROM: Final = (0, 3, 4, 5, 6, 7, 8)
 _SENT, _RECEIVED = "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES"
 _LINKS_LEFT: Final = 0.85
 """Of what its mates exchange over NVLink, and of its own before: what `nvlink` calls a bottleneck."""
-_USUAL_MS: Final = 1_800_000.0
+_USUAL_MINUTES: Final = 30
 _REPLAYS, _RECOVERIES = f"{_NVLINK}REPLAY_ERROR_COUNT_TOTAL", f"{_NVLINK}RECOVERY_ERROR_COUNT_TOTAL"
 
 
@@ -192,7 +192,7 @@ class KnownCauses(Columns):
             self.hot_at[gpus[hot]] = at[hot]
         self.named_at[gpus[named]], self.linked_at[gpus[linked]] = at[named], at[linked]
         if _SENT in batch.sound or _RECEIVED in batch.sound:
-            self._take_exchanged(where, of(_SENT), of(_RECEIVED), busy, since_ms)
+            self._take_exchanged(where, of(_SENT), of(_RECEIVED), busy, moves)
         limit, carried = power_limits(batch, tick, here), np.fmax(once_carried, carries)
         read = (moved, heat, limit, carried, crc, retries, resent, drawn, np.fmax(allowed, limit))
         for row, value in zip(self.now, read, strict=True):
@@ -200,14 +200,13 @@ class KnownCauses(Columns):
         self.at[where] = at
 
     def _take_exchanged(
-        self, where: Any, sent: FloatArray, received: FloatArray, busy: BoolArray, since_ms: IntArray
+        self, where: Any, sent: FloatArray, received: FloatArray, busy: BoolArray, moves: FloatArray
     ) -> None:
         both = np.where(np.isnan(sent + received), np.fmax(sent, received), sent + received)
         both = np.where(busy, both, np.nan)
-        for kept, mean_ms in zip(self.exchanged, (_MEAN_MS, _USUAL_MS), strict=True):
+        for kept, weight in zip(self.exchanged, (moves, moves / _USUAL_MINUTES), strict=True):
             before = kept[where]
-            now = before - np.expm1(-since_ms / mean_ms) * (both - before)
-            keep_known(kept, where, np.where(np.isnan(before), both, now))
+            keep_known(kept, where, np.where(np.isnan(before), both, before + weight * (both - before)))
 
     def _take_xids(self, gpus: IntArray, at: IntArray, code: FloatArray) -> None:
         """Note as a line of the kernel's what a GPU reports instead: its last XID, where it is not that of before."""
